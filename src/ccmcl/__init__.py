@@ -1,0 +1,1 @@
+"""Continual learning with a memory that fits in kilobytes."""
