@@ -1,0 +1,129 @@
+"""The paper's ConvNet as a pure function of its parameters, with a head that grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from ccmcl.errors import InputError
+
+Params = dict[str, Tensor]
+SMALLEST = 4
+
+
+@dataclass(frozen=True)
+class ConvNet:
+    """Blocks of [convolution 3×3 → InstanceNorm → ReLU → average pooling 2×2], then one linear layer.
+
+    Parameters live in a plain dictionary and every method is a pure function of them, so that a network can
+    be differentiated with ``torch.func``, saved as tensors, or thrown away. A block needs at least 4×4
+    pixels to normalise over; smaller pictures get fewer blocks than asked for.
+
+    >>> net = ConvNet(shape=(1, 8, 8), width=16)
+    >>> params = net.init(torch.Generator().manual_seed(0), outputs=2)
+    >>> net(params, torch.rand(5, 1, 8, 8)).shape
+    torch.Size([5, 2])
+    """
+
+    shape: tuple[int, int, int]
+    width: int = 128
+    max_blocks: int = 3
+
+    def __post_init__(self) -> None:
+        if min(self.shape[1:]) < SMALLEST:
+            raise InputError(
+                f"Pictures of {self.shape[1]}×{self.shape[2]} pixels are too small for the network: "
+                f"it needs at least {SMALLEST}×{SMALLEST}. Enlarge them first."
+            )
+        if self.width < 1 or self.max_blocks < 1:
+            raise InputError(f"A network needs width and blocks of at least 1, not {self.width}, {self.max_blocks}.")
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks that the picture has room for."""
+        fitting = 0
+        side = min(self.shape[1:])
+        while side >= SMALLEST and fitting < self.max_blocks:
+            side, fitting = side // 2, fitting + 1
+        return fitting
+
+    @property
+    def features(self) -> int:
+        """The number of values that reach the linear layer."""
+        return self.width * (self.shape[1] >> self.blocks) * (self.shape[2] >> self.blocks)
+
+    def init(self, generator: Generator, outputs: int, dtype: torch.dtype = torch.float32) -> Params:
+        """Draw new parameters: Glorot-uniform weights, biases 0, norms 1 and 0 (as the authors' program has it)."""
+        params: Params = {}
+        channels = self.shape[0]
+        for block in range(self.blocks):
+            params[f"conv{block}.weight"] = _glorot((self.width, channels, 3, 3), generator, dtype)
+            params[f"conv{block}.bias"] = torch.zeros(self.width, dtype=dtype)
+            params[f"norm{block}.scale"] = torch.ones(self.width, dtype=dtype)
+            params[f"norm{block}.shift"] = torch.zeros(self.width, dtype=dtype)
+            channels = self.width
+        params["head.weight"] = _glorot((outputs, self.features), generator, dtype)
+        params["head.bias"] = torch.zeros(outputs, dtype=dtype)
+        return params
+
+    def grow(self, params: Params, outputs: int, generator: Generator) -> Params:
+        """Add head outputs for classes not seen before; those already there keep their weights."""
+        weight, bias = params["head.weight"], params["head.bias"]
+        added = outputs - len(weight)
+        if added <= 0:
+            return params
+        limit = (6 / (outputs + self.features)) ** 0.5
+        rows = (2 * torch.rand(added, self.features, generator=generator, dtype=weight.dtype) - 1) * limit
+        return params | {"head.weight": torch.cat([weight, rows]), "head.bias": torch.cat([bias, bias.new_zeros(added)])}
+
+    def embed(self, params: Params, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n f"]:
+        """Compute what reaches the linear layer. Channels last: pooling is many times faster in that layout."""
+        x = images
+        for block in range(self.blocks):
+            x = F.conv2d(channels_last(x), params[f"conv{block}.weight"], params[f"conv{block}.bias"], padding=1)
+            x = channels_last(x)  # a grey picture has the same strides in both layouts and comes out in the other
+            x = instance_norm(x, params[f"norm{block}.scale"], params[f"norm{block}.shift"])
+            x = F.avg_pool2d(F.relu(x), 2)
+        return x.flatten(1)
+
+    def __call__(self, params: Params, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n k"]:
+        """Compute the logits, corrected where ``params`` hold a correction (BiC's scale and shift per output)."""
+        logits = F.linear(self.embed(params, images), params["head.weight"], params["head.bias"])
+        if "correction" in params:
+            scale, shift = params["correction"]
+            logits = logits * scale + shift
+        return logits
+
+
+def instance_norm(
+    x: Float[Tensor, "n c h w"], scale: Float[Tensor, "c"], shift: Float[Tensor, "c"], eps: float = 1e-5
+) -> Float[Tensor, "n c h w"]:
+    """Normalise every channel of every image by itself. Written out, so that it differentiates twice and compiles.
+
+    >>> x = instance_norm(torch.rand(2, 3, 8, 8), torch.ones(3), torch.zeros(3))
+    >>> bool(x.mean((2, 3)).abs().max() < 1e-5)
+    True
+    """
+    centred = x - x.mean((2, 3), keepdim=True)
+    variance = centred.square().mean((2, 3), keepdim=True)
+    return centred * (torch.rsqrt(variance + eps) * scale[:, None, None]) + shift[:, None, None]
+
+
+def channels_last(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
+    """Lay images out with the channels of a pixel side by side in memory."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def outputs_of(params: Params) -> int:
+    """Return how many classes the head tells apart."""
+    return len(params["head.bias"])
+
+
+def _glorot(shape: tuple[int, ...], generator: Generator, dtype: torch.dtype) -> Tensor:
+    receptive = 9 if len(shape) == 4 else 1
+    limit = (6 / ((shape[0] + shape[1]) * receptive)) ** 0.5
+    return (2 * torch.rand(shape, generator=generator, dtype=dtype) - 1) * limit
