@@ -1,0 +1,79 @@
+"""Long work in steps over plain tensors, which can be stopped between any two of them and taken up again."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor
+
+State = dict[str, Tensor]
+
+
+class Job(Protocol):
+    """Work of ``total`` steps. All it knows between two steps is in its state, so a saved state is a checkpoint."""
+
+    total: int
+
+    def init(self) -> State:
+        """Make the state before the first step; it holds ``step``, the number of steps done."""
+        ...
+
+    def step(self, state: State) -> tuple[State, float]:
+        """Take one step, and say the loss that was met."""
+        ...
+
+
+class Drive(Protocol):
+    """Brings a job to its end: names it for people and for the checkpoint, and returns its last state."""
+
+    def __call__(self, name: str, job: Job) -> State:
+        """Run the job called ``name``, from where it was left if it was begun before."""
+        ...
+
+
+def drive(name: str, job: Job) -> State:  # noqa: ARG001
+    """Run a job in one go, with neither checkpoint nor progress: the plainest ``Drive``."""
+    state = job.init()
+    while int(state["step"]) < job.total:
+        state, _ = job.step(state)
+    return state
+
+
+def generator_for(*parts: object) -> Generator:
+    """Derive a random stream from what it is for, so that it does not depend on what else was drawn.
+
+    >>> a, b = generator_for(0, "condense", 3), generator_for(0, "condense", 3)
+    >>> bool((torch.rand(4, generator=a) == torch.rand(4, generator=b)).all())
+    True
+    """
+    digest = hashlib.sha256(repr(parts).encode()).digest()
+    return Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def resumed(state: State) -> Generator:
+    """Take the random stream up where the state left it."""
+    generator = Generator()
+    generator.set_state(state["generator"])
+    return generator
+
+
+def section(state: State, prefix: str) -> dict[str, Tensor]:
+    """Take the tensors of a state whose names begin with ``prefix``, without it.
+
+    >>> section({"net.a": torch.zeros(1), "step": torch.zeros(1)}, "net")
+    {'a': tensor([0.])}
+    """
+    start = prefix + "."
+    return {name.removeprefix(start): tensor for name, tensor in state.items() if name.startswith(start)}
+
+
+def prefixed(prefix: str, tensors: dict[str, Tensor]) -> State:
+    """Undo ``section``."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def counter(value: int) -> Tensor:
+    """Hold a whole number as a tensor, as states do."""
+    return torch.tensor(value, dtype=torch.int64)
