@@ -1,0 +1,350 @@
+"""The methods of the paper's Table II and two bounds: what each remembers, and what it learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from ccmcl.budget import Budget, images_of
+from ccmcl.condense import Condensation, Condenser
+from ccmcl.engine import Learned
+from ccmcl.learn import (
+    Batch,
+    Recipe,
+    Trainer,
+    beside,
+    classify,
+    distil,
+    distinct,
+    from_images,
+    from_pixels,
+    logits_of,
+)
+from ccmcl.loop import Drive, generator_for, section
+from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered
+from ccmcl.nets import ConvNet, Params, outputs_of
+from ccmcl.stream import Experience
+
+SPARE_OUTPUTS = 10
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a method needs to know beside the data. ``classes`` is None where the stream is open-ended."""
+
+    net: ConvNet
+    budget: Budget
+    ratio: float
+    condensation: Condensation
+    recipe: Recipe
+    seed: int
+    classes: int | None = None
+
+    def outputs(self, seen: int) -> int:
+        """The head of a condensing network: all classes of the stream, or tens of them while the end is open."""
+        return self.classes or -(-seen // SPARE_OUTPUTS) * SPARE_OUTPUTS
+
+    def sharing(self, seen: int) -> int:
+        """The number of classes that share the budget: those declared, or those seen so far."""
+        return max(self.classes or 0, seen)
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What goes from one experience to the next: the memory and the network."""
+
+    memory: Memory
+    params: Params | None = None
+
+    @property
+    def seen(self) -> int:
+        """The number of classes that the network tells apart."""
+        return 0 if self.params is None else outputs_of(self.params)
+
+
+Meet = Callable[[Plan, Learner, Experience, Drive], Learner]
+"""Meets one experience: comes out with a new memory and a new network."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method by what it does with an experience and how much it keeps."""
+
+    meet: Meet
+    about: str
+    count: Callable[[Plan, int], int] | None = None
+    """how many pictures or components a class may keep when so many classes share the budget"""
+    keeps_all: bool = False
+    """keeps every picture it has met, so its memory is the data themselves"""
+
+
+def composite(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
+    """Condense each class into components and weights, then learn from the memory alone (the paper's method)."""
+
+    def draw(generator: Generator, count: int) -> Learned:
+        return Composite.draw(generator, count, plan.net.shape, torch.float32, images_of(count, plan.ratio))
+
+    return _condense_and_learn(plan, learner, experience, drive, METHODS["composite"], draw)
+
+
+def condensation(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
+    """Condense each class into free images, then learn from the memory alone."""
+
+    def draw(generator: Generator, count: int) -> Learned:
+        return Pixels.draw(generator, count, plan.net.shape, torch.float32)
+
+    return _condense_and_learn(plan, learner, experience, drive, METHODS["condensation"], draw)
+
+
+def rehearsal(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
+    """Go on learning from new pictures and stored ones, half and half; then store some of the new."""
+    learner = _made_room(plan, learner, experience, METHODS["rehearsal"])
+    params = _go_on(plan, learner, experience, drive)
+    return Learner(_store(plan, learner.memory, experience, METHODS["rehearsal"]), params)
+
+
+def bic(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
+    """Rehearse while keeping the stored logits, then correct the bias towards the newest classes."""
+    learner = _made_room(plan, learner, experience, METHODS["bic"])
+    if learner.params is not None:
+        learner = replace(learner, params={k: v for k, v in learner.params.items() if k != "correction"})
+    params = _go_on(plan, learner, experience, drive, keep_logits=True)
+    memory = _store(plan, learner.memory, experience, METHODS["bic"], lambda pixels: logits_of(plan.net, params, pixels))
+    newest = [label for label in experience.classes if label not in learner.memory]
+    if len(learner.memory) and newest:
+        params = params | {"correction": _correction(plan, memory, params, newest, experience.index, drive)}
+    return Learner(memory, params)
+
+
+def finetune(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
+    """Go on learning from the new pictures alone and remember nothing: the lower bound."""
+    return Learner(learner.memory, _go_on(plan, learner, experience, drive))
+
+
+def joint(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
+    """Keep every picture and learn from all of them anew: the upper bound."""
+    memory = everything(learner.memory, [experience])
+    pixels = torch.cat([kept.tensors()["pixels"] for kept in memory.values()])
+    batches = from_pixels(pixels, memory.labels(), plan.recipe.batch)
+    return Learner(memory, _learn(plan, experience, drive, memory, batches))
+
+
+METHODS: dict[str, Method] = {
+    "composite": Method(
+        composite,
+        "components and mixing weights, learned (the paper's method)",
+        lambda plan, classes: plan.budget.components(plan.net.shape, classes, plan.ratio),
+    ),
+    "condensation": Method(
+        condensation, "free images, learned", lambda plan, classes: plan.budget.pixels(plan.net.shape, classes)
+    ),
+    "rehearsal": Method(
+        rehearsal, "stored pictures", lambda plan, classes: plan.budget.exemplars(plan.net.shape, classes)
+    ),
+    "bic": Method(
+        bic,
+        "stored pictures with their logits, bias corrected",
+        lambda plan, classes: plan.budget.exemplars(plan.net.shape, classes, logits=plan.sharing(classes)),
+    ),
+    "finetune": Method(finetune, "no memory: the lower bound"),
+    "joint": Method(joint, "all data at once: the upper bound", keeps_all=True),
+}
+
+
+def everything(memory: Memory, experiences: Iterable[Experience]) -> Memory:
+    """Add every picture of some experiences to a memory."""
+    for experience in experiences:
+        for label in experience.classes:
+            pixels = experience.of_class(label)
+            if label in memory:
+                pixels = torch.cat([memory[label].tensors()["pixels"], pixels])
+            memory = memory.plus(label, Exemplars(pixels))
+    return memory
+
+
+def _made_room(plan: Plan, learner: Learner, experience: Experience, method: Method) -> Learner:
+    """Shrink what is remembered so that the classes of this experience fit into the budget beside it."""
+    assert method.count is not None
+    classes = plan.sharing(len(set(learner.memory) | set(experience.classes)))
+    count = method.count(plan, classes)
+    memory = learner.memory
+    for label, kept in memory.items():
+        memory = memory.plus(label, kept.shrunk(count))
+    return replace(learner, memory=memory)
+
+
+def _condense_and_learn(
+    plan: Plan,
+    learner: Learner,
+    experience: Experience,
+    drive: Drive,
+    method: Method,
+    draw: Callable[[Generator, int], Learned],
+) -> Learner:
+    """Algorithm 2 for one experience. Every class sees the buffer as it was when the experience began."""
+    assert method.count is not None
+    memory = before = _made_room(plan, learner, experience, method).memory
+    seen = max([*before, *experience.classes]) + 1
+    count = method.count(plan, plan.sharing(len(set(before) | set(experience.classes))))
+    for label in experience.classes:
+        others = Memory({other: kept for other, kept in before.items() if other != label})
+        generator = generator_for(plan.seed, "condense", experience.index, label)
+        pixels = experience.of_class(label)
+        if label in before:
+            pixels = torch.cat([pixels, as_pixels(before[label])])
+        job = Condenser(
+            plan.net,
+            plan.outputs(seen),
+            label,
+            pixels,
+            draw(generator, count),
+            others.images() if others else torch.empty(0, *plan.net.shape),
+            others.labels() if others else torch.empty(0, dtype=torch.int64),
+            plan.condensation,
+            generator,
+        )
+        memory = memory.plus(label, job.finish(drive(f"condense {experience.index}-{label}", job)))
+    batches = from_images(memory.images(), memory.labels(), plan.recipe.batch)
+    return Learner(memory, _learn(plan, experience, drive, memory, batches))
+
+
+def _learn(
+    plan: Plan, experience: Experience, drive: Drive, memory: Memory, batches: Callable[[Generator], Batch]
+) -> Params:
+    """Train a new network."""
+    job = Trainer(
+        lambda generator: plan.net.init(generator, max(memory) + 1),
+        batches,
+        classify(plan.net),
+        plan.recipe.steps,
+        plan.recipe.rate,
+        generator_for(plan.seed, "learn", experience.index),
+    )
+    return section(drive(f"learn {experience.index}", job), "params")
+
+
+def _go_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive, keep_logits: bool = False) -> Params:
+    """Train the network on, on batches of new pictures, half of each from the buffer where there is one."""
+    old, memory, outputs = learner.params, learner.memory, max([learner.seen - 1, *experience.classes]) + 1
+    half = max(1, plan.recipe.batch // 2)
+    batches, judge = from_pixels(experience.pixels, experience.labels, half), classify(plan.net)
+    if memory and keep_logits:
+        past = outputs - len([label for label in experience.classes if label not in memory])
+        batches = _with_logits(batches, memory, half, outputs)
+        judge = distil(plan.net, weight=past / outputs)
+    elif memory:
+        batches = beside(batches, from_images(memory.images(), memory.labels(), half))
+
+    def start(generator: Generator) -> Params:
+        return plan.net.init(generator, outputs) if old is None else plan.net.grow(old, outputs, generator)
+
+    generator = generator_for(plan.seed, "learn", experience.index)
+    job = Trainer(start, batches, judge, plan.recipe.steps, plan.recipe.rate, generator)
+    return section(drive(f"learn {experience.index}", job), "params")
+
+
+def _with_logits(
+    new: Callable[[Generator], Batch], memory: Memory, size: int, outputs: int
+) -> Callable[[Generator], Batch]:
+    """Join batches of new pictures with stored ones and the logits stored beside these."""
+    images, labels = memory.images(), memory.labels()
+    stored = [kept.tensors()["logits"] for kept in memory.values()]
+    logits = torch.cat([F.pad(part, (0, outputs - part.shape[1])) for part in stored])
+    lengths = torch.cat([torch.full((len(part),), part.shape[1]) for part in stored])
+    known = torch.arange(outputs) < lengths[:, None]
+    numbered = from_images(images, torch.arange(len(images)), size)
+
+    def draw(generator: Generator) -> Batch:
+        pictures, own, weights = new(generator)
+        replayed, index, share = numbered(generator)
+        return (
+            torch.cat([pictures, replayed]),
+            torch.cat([own, labels[index]]),
+            torch.cat([weights, share]) / 2,
+            logits[index],
+            known[index],
+        )
+
+    return draw
+
+
+def _store(
+    plan: Plan,
+    memory: Memory,
+    experience: Experience,
+    method: Method,
+    judge: Callable[[Tensor], Tensor] | None = None,
+) -> Memory:
+    """Store random pictures of each class of the experience, with what ``judge`` says of them."""
+    assert method.count is not None
+    count = method.count(plan, plan.sharing(len(set(memory) | set(experience.classes))))
+    for label in experience.classes:
+        pixels = experience.of_class(label)
+        if label in memory:
+            pixels = torch.cat([pixels, as_pixels(memory[label])])
+        generator = generator_for(plan.seed, "store", experience.index, label)
+        chosen = pixels[distinct(len(pixels), min(count, len(pixels)), generator)]
+        memory = memory.plus(label, Exemplars(chosen, None if judge is None else judge(chosen)))
+    return memory
+
+
+def _correction(
+    plan: Plan, memory: Memory, params: Params, newest: list[int], index: int, drive: Drive
+) -> Tensor:
+    """Fit one scale and one shift for the newest classes' logits on the buffer; all others keep theirs."""
+    images, labels = memory.images(), memory.labels()
+    with torch.no_grad():
+        logits = torch.cat([plan.net(params, part) for part in images.split(500)])
+    mask = torch.zeros(logits.shape[1])
+    mask[newest] = 1.0
+
+    def judge(fit: Params, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        corrected = logits * (1 + (fit["scale"] - 1) * mask) + fit["shift"] * mask
+        return (F.cross_entropy(corrected, labels, reduction="none") * weights).sum()
+
+    def draw(generator: Generator) -> Batch:
+        drawn = torch.randint(len(labels), (plan.recipe.batch,), generator=generator)
+        return logits[drawn], labels[drawn], torch.full((len(drawn),), 1 / len(drawn))
+
+    job = Trainer(
+        lambda _: {"scale": torch.ones(()), "shift": torch.zeros(())},
+        draw,
+        judge,
+        plan.recipe.steps,
+        plan.recipe.rate,
+        generator_for(plan.seed, "correct", index),
+    )
+    fit = section(drive(f"correct {index}", job), "params")
+    return torch.stack([1 + (fit["scale"] - 1) * mask, fit["shift"] * mask])
+
+
+def as_pixels(kept: Remembered) -> Tensor:
+    """Turn remembered images back into eight-bit pictures, to be joined with new ones of their class."""
+    tensors = kept.tensors()
+    if "pixels" in tensors and tensors["pixels"].dtype == torch.uint8:
+        return tensors["pixels"]
+    return (kept.images().clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def plan_steps(method: str, plan: Plan, groups: tuple[tuple[int, ...], ...]) -> dict[str, int]:
+    """Count the steps of each kind of work that a whole stream takes, for an estimate of the time."""
+    learning = {"learn": plan.recipe.steps * len(groups)}
+    if method in ("composite", "condensation"):
+        each = plan.condensation.outer * plan.condensation.inner
+        return {"condense": each * sum(map(len, groups)), **learning}
+    if method == "bic":
+        return {**learning, "correct": plan.recipe.steps * (len(groups) - 1)}
+    return learning
+
+
+def check(plan: Plan, method: str, classes: int) -> None:
+    """Raise an ``InputError`` now if the budget of a method cannot hold so many classes."""
+    count = METHODS[method].count
+    if count is not None:
+        count(plan, plan.sharing(classes))
+
+
