@@ -5,22 +5,25 @@ from __future__ import annotations
 import errno
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from ccmcl.errors import InputError, StorageError
 
+ABOUT = "ccmcl"
+"""The entry of a safetensors header that holds our description."""
+
 
 def write(path: Path, data: bytes) -> None:
     """Replace a file in one stroke: a reader, or a crash at any moment, sees the old content or the new.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write(Path(folder, "a.txt"), b"whole")
     ...     Path(folder, "a.txt").read_bytes()
@@ -29,9 +32,8 @@ def write(path: Path, data: bytes) -> None:
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as file:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -53,7 +55,10 @@ def storage_error(path: Path, error: OSError) -> StorageError:
 
 def write_json(path: Path, value: object) -> None:
     """Write JSON for people and programs: sorted, indented, no NaN."""
-    write(path, (json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n").encode())
+    write(
+        path,
+        (json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n").encode(),
+    )
 
 
 def read_json(path: Path) -> Any:
@@ -67,9 +72,12 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, object]) -> None:
-    """Write tensors and a description of them into one safetensors file."""
+    """Write tensors and a description of them into one safetensors file; the same content gives the same bytes.
+
+    The description is one entry of the header, because safetensors puts several in no particular order.
+    """
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write(path, save(ready, {name: json.dumps(value, sort_keys=True) for name, value in about.items()}))
+    write(path, save(ready, {ABOUT: json.dumps(about, sort_keys=True)}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -79,12 +87,16 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             # A clone has its own aligned storage, as a freshly computed tensor does; a mapped one may not, and
             # vectorised kernels may then round differently.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            metadata = file.metadata() or {}
-        return tensors, {name: json.loads(text) for name, text in metadata.items()}
+            about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
+        if not isinstance(about, dict):
+            raise InputError(f"{path} is damaged: its description is not one.")
+        return tensors, about
     except FileNotFoundError as error:
         raise InputError(f"There is no file {path}.") from error
     except OSError as error:
         raise InputError(f"Cannot read {path}: {(error.strerror or str(error)).lower()}.") from error
+    except InputError:
+        raise
     except (SafetensorError, ValueError, RecursionError, RuntimeError) as error:
         raise InputError(f"{path} is not a whole safetensors file ({first_line(error)}).") from error
 
@@ -93,8 +105,3 @@ def first_line(error: BaseException) -> str:
     """Shorten another library's message to what fits into a sentence."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
-
-
-def fresh(tensor: Tensor) -> Tensor:
-    """Give a tensor contiguous storage of its own."""
-    return tensor.detach().clone(memory_format=torch.contiguous_format)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
@@ -11,10 +11,14 @@ from torch import Generator, Tensor
 State = dict[str, Tensor]
 
 
+@runtime_checkable
 class Job(Protocol):
     """Work of ``total`` steps. All it knows between two steps is in its state, so a saved state is a checkpoint."""
 
-    total: int
+    @property
+    def total(self) -> int:
+        """The number of steps."""
+        ...
 
     def init(self) -> State:
         """Make the state before the first step; it holds ``step``, the number of steps done."""
@@ -25,6 +29,7 @@ class Job(Protocol):
         ...
 
 
+@runtime_checkable
 class Drive(Protocol):
     """Brings a job to its end: names it for people and for the checkpoint, and returns its last state."""
 

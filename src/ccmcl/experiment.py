@@ -1,0 +1,182 @@
+"""One experiment, spelled out: every choice that can change a result, and the presets that fill them in."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ccmcl.budget import Budget
+from ccmcl.condense import Condensation
+from ccmcl.data import shape_of
+from ccmcl.errors import InputError, nearest
+from ccmcl.learn import Recipe
+from ccmcl.methods import METHODS, Plan
+from ccmcl.nets import ConvNet
+from ccmcl.optimisers import NAMES as OPTIMISERS
+
+FORMAT = 1
+"""Changes when the same settings no longer mean the same result."""
+
+
+def setting(about: str, default: Any = dataclasses.MISSING) -> Any:
+    """Declare a field of Experiment with its one line of help; one without a default is filled by the preset."""
+    return dataclasses.field(default=default, metadata={"help": about})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that decides the result of a run. The command line, files and programs all fill this one.
+
+    >>> experiment = Experiment.of(dataset="mnist", method="composite", budget="20", preset="paper")
+    >>> experiment.outer, experiment.steps
+    (50, 500)
+    >>> experiment.name.rpartition("-")[0]
+    'mnist-composite-20-paper-seed0'
+    """
+
+    dataset: str = setting("data set: digits, mnist, fashion-mnist, cifar10, svhn, or the path of your own", "digits")
+    method: str = setting(f"one of {', '.join(METHODS)}", "composite")
+    budget: str = setting("size of the memory: examples as the paper counts ('100') or bytes ('300KiB')", "20")
+    preset: str = setting("fills what is not given: paper or fast", "fast")
+    seed: int = setting("seed of all randomness", 0)
+    order: str = setting("order of the classes: ascending, random (by seed), or numbers like 3,1,4", "ascending")
+    per_experience: str = setting("classes in each experience: 2, or one number for each like 1,2,7", "2")
+    holdout: int = setting("evaluate on this many training images held out, leaving the test set unseen", 0)
+    width: int = setting("filters of each convolution", 128)
+    blocks: int = setting("blocks of the network (small pictures have room for fewer)", 3)
+    ratio: float = setting("images per component, Q/P", 2.0)
+    outer: int = setting("networks drawn anew while condensing a class, K")
+    inner: int = setting("real batches seen by each such network, T")
+    matching: int = setting("updates of the memory for each real batch, I")
+    training: int = setting("network steps between two real batches, J")
+    condense_batch: int = setting("size of a real batch while condensing, B_C")
+    condense_optimiser: str = setting(f"rule that updates the memory: {', '.join(OPTIMISERS)}")
+    condense_rate: float = setting("its learning rate, γ_C")
+    steps: int = setting("training steps for each experience, S")
+    batch: int = setting("size of a training batch, B_T")
+    rate: float = setting("learning rate of the networks, γ_T")
+
+    @staticmethod
+    def of(data_dir: Path | str | None = None, shape: tuple[int, int, int] | None = None, **given: Any) -> Experiment:
+        """Fill an experiment from what is given; the preset has the rest, by the shape of the pictures."""
+        fields = {field.name: field for field in dataclasses.fields(Experiment)}
+        for name in given:
+            if name not in fields:
+                raise InputError(f"There is no setting {name!r}: {nearest(name, fields)}.")
+        preset = given.get("preset", fields["preset"].default)
+        if preset not in PRESETS:
+            raise InputError(f"There is no preset {preset!r}: {nearest(str(preset), PRESETS)}.")
+        known = shape or shape_of(given.get("dataset", fields["dataset"].default), data_dir)
+        return Experiment(**{**PRESETS[preset](known), **given})
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check_type(field.name, getattr(self, field.name), str(field.type))
+        if self.method not in METHODS:
+            raise InputError(f"There is no method {self.method!r}: {nearest(self.method, METHODS)}.")
+        if self.condense_optimiser not in OPTIMISERS:
+            raise InputError(
+                f"There is no optimiser {self.condense_optimiser!r}: {nearest(self.condense_optimiser, OPTIMISERS)}."
+            )
+        for name in ("width", "blocks", "outer", "inner", "matching", "condense_batch", "steps", "batch"):
+            if getattr(self, name) < 1:
+                raise InputError(f"The setting {name} must be at least 1, not {getattr(self, name)}.")
+        for name in ("seed", "holdout", "training"):
+            if getattr(self, name) < 0:
+                raise InputError(f"The setting {name} must not be negative ({getattr(self, name)}).")
+        for name in ("ratio", "condense_rate", "rate"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise InputError(f"The setting {name} must be a positive number, not {getattr(self, name)}.")
+        object.__setattr__(self, "budget", str(Budget.parse(self.budget)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Lay the settings out by name."""
+        return dataclasses.asdict(self)
+
+    @property
+    def name(self) -> str:
+        """The name of the run's folder: what it is about, and a hash of everything."""
+        canonical = json.dumps({"format": FORMAT, **self.as_dict()}, sort_keys=True, separators=(",", ":"))
+        digest = hashlib.sha256(canonical.encode()).hexdigest()[:8]
+        words = [Path(self.dataset).name, self.method, self.budget, self.preset, f"seed{self.seed}", digest]
+        return "-".join(re.sub(r"[^A-Za-z0-9]+", "_", word).strip("_") for word in words if word).replace(
+            "fashion_mnist", "fashion-mnist"
+        )
+
+    def plan(self, shape: tuple[int, int, int], classes: int | None) -> Plan:
+        """Hand the settings on to the method, as plain values."""
+        return Plan(
+            ConvNet(shape, self.width, self.blocks),
+            Budget.parse(self.budget),
+            self.ratio,
+            Condensation(
+                self.outer,
+                self.inner,
+                self.matching,
+                self.training,
+                self.condense_batch,
+                self.condense_optimiser,
+                self.condense_rate,
+                self.rate,
+            ),
+            Recipe(self.steps, self.batch, self.rate),
+            self.seed,
+            classes,
+        )
+
+    def sizes(self) -> list[int] | int:
+        """Read how many classes each experience brings."""
+        try:
+            sizes = [int(word) for word in self.per_experience.split(",")]
+        except ValueError:
+            raise InputError(
+                f"Cannot read the classes of each experience {self.per_experience!r}: "
+                "give '2', or one number for each like '1,2,7'."
+            ) from None
+        return sizes if len(sizes) > 1 else sizes[0]
+
+
+def paper(shape: tuple[int, int, int]) -> dict[str, Any]:
+    """The paper's Table I; the larger K and S are for colour pictures (SVHN and CIFAR10), as in its text."""
+    colour = shape[0] > 1
+    return {
+        "outer": 100 if colour else 50,
+        "inner": 10,
+        "matching": 10,
+        "training": 1,
+        "condense_batch": 256,
+        "condense_optimiser": "rmsprop",
+        "condense_rate": 0.01,
+        "steps": 1000 if colour else 500,
+        "batch": 128,
+        "rate": 0.01,
+    }
+
+
+def fast(shape: tuple[int, int, int]) -> dict[str, Any]:
+    """A few minutes for a real data set on two cores."""
+    return {**paper(shape), "outer": 2, "condense_rate": 0.1, "steps": 200}
+
+
+PRESETS = {"paper": paper, "fast": fast}
+
+
+def from_dict(values: Mapping[str, Any]) -> Experiment:
+    """Undo ``as_dict``."""
+    try:
+        return Experiment(**values)
+    except TypeError as error:
+        raise InputError(f"These are not the settings of an experiment of this version ({error}).") from error
+
+
+def _check_type(name: str, value: object, declared: str) -> None:
+    expected: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int)}
+    if not isinstance(value, expected[declared]) or isinstance(value, bool):
+        raise InputError(f"The setting {name} must be of type {declared}, not {value!r}.")

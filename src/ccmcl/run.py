@@ -1,0 +1,221 @@
+"""The loop over experiences: all of continual learning on one page, seeded, checkpointed, resumable."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ccmcl._version import __version__
+from ccmcl.data import Dataset, Images, load
+from ccmcl.errors import InputError
+from ccmcl.evaluate import Scores, confusion
+from ccmcl.experiment import Experiment
+from ccmcl.loop import Job, State, generator_for
+from ccmcl.memory import Memory
+from ccmcl.methods import METHODS, Learner, check, everything, plan_steps
+from ccmcl.progress import Reporter, Silent
+from ccmcl.store import Progress, RunFolder, check_writable
+from ccmcl.stream import Stream, class_order
+
+
+def run(
+    experiment: Experiment,
+    out: Path | str = "runs",
+    data_dir: Path | str | None = None,
+    reporter: Reporter | None = None,
+    checkpoint_seconds: float = 15.0,
+) -> RunFolder:
+    """Do an experiment, or go on with it, or find it done; its folder has the result.
+
+    >>> import tempfile
+    >>> tiny = Experiment.of(method="rehearsal", budget="20", steps=2, width=4, per_experience="5")
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     folder = run(tiny, out)
+    ...     sorted(path.name for path in folder.path.iterdir() if path.name[0] != ".")
+    ['config.json', 'cost.json', 'events.jsonl', 'memory.safetensors', 'network.safetensors', 'result.json']
+    """
+    reporter = reporter or Silent()
+    folder = RunFolder.of(out, experiment)
+    data = load(experiment.dataset, data_dir, progress=not isinstance(reporter, Silent))
+    stream, test = arrange(experiment, data)
+    method, plan = METHODS[experiment.method], experiment.plan(shape(data), len(stream.order))
+    check(plan, experiment.method, len(stream.order))
+    check_writable(out)
+    folder.open(experiment, data.fingerprint)
+    with folder.locked():
+        if folder.finished:
+            folder.clear()
+            return folder
+        progress = folder.load_progress()
+        keeper = Keeper(folder, reporter, checkpoint_seconds, stream.names, len(stream), dict(progress.cost))
+        learner = progress.learner
+        done = len(progress.confusions)
+        if method.keeps_all and done:
+            learner = Learner(everything(Memory(), [stream[i] for i in range(done)]), learner.params)
+        folder.event("resume" if done else "start", versions=versions(), machine=machine())
+        reporter.begin(experiment.name, plan_steps(experiment.method, plan, stream.groups[done:]))
+        try:
+            for experience in (stream[i] for i in range(done, len(stream))):
+                learner = method.meet(plan, learner, experience, keeper)
+
+                seen = range(experience.classes[-1] + 1)
+                with keeper.timing("evaluate"):
+                    assert learner.params is not None
+                    counts = confusion(plan.net, learner.params, *stream.cut(test, seen), len(seen))
+                progress = Progress(learner, (*progress.confusions, counts), tuple(keeper.seconds.items()))
+                folder.save_progress(progress, keep_memory=not method.keeps_all)
+                scores = Scores(progress.confusions, stream.groups)
+                folder.event(
+                    "experience",
+                    index=experience.index,
+                    accuracies=scores.accuracies,
+                    matrix=scores.matrix[-1],
+                )
+                reporter.line(
+                    f"  experience {experience.index + 1}/{len(stream)}"
+                    f" ({', '.join(stream.names[k] for k in experience.classes)}):"
+                    f" accuracy {scores.accuracy:.1%} on {len(seen)} classes"
+                )
+        finally:
+            reporter.end()
+        assert learner.params is not None
+        result = {
+            "classes": list(stream.names),
+            "groups": [list(group) for group in stream.groups],
+            "memory": size_of(learner.memory),
+            **Scores(progress.confusions, stream.groups).as_dict(),
+        }
+        kept = learner.memory if learner.memory and not method.keeps_all else None
+        folder.finish(kept, stream.names, learner.params, result, cost_of(keeper.seconds))
+        folder.event("finish", accuracy=result["accuracy"])
+    return folder
+
+
+@dataclass
+class Keeper:
+    """Drives jobs with a checkpoint every few seconds and after each, and tells how far they are."""
+
+    folder: RunFolder
+    reporter: Reporter
+    every: float
+    names: Sequence[str]
+    experiences: int
+    seconds: dict[str, float]
+
+    def __call__(self, name: str, job: Job) -> State:
+        """Run the job, from its last checkpoint if there is one."""
+        kept = self.folder.load_job(name)
+        if kept is None:
+            state = job.init()
+        else:
+            state, cost = kept
+            self.seconds |= {kind: max(spent, self.seconds.get(kind, 0.0)) for kind, spent in cost.items()}
+        about, done, loss = self._about(name), int(state["step"]), float("nan")
+        self.reporter.step(name, about, done, job.total, loss)
+        saved = time.monotonic()
+        while done < job.total:
+            with self.timing(name.split()[0]):
+                state, loss = job.step(state)
+            done = int(state["step"])
+            self.reporter.step(name, about, done, job.total, loss)
+            if done == job.total or time.monotonic() - saved >= self.every:
+                self.folder.save_job(name, state, self.seconds)
+                self.folder.event("progress", job=name, step=done, total=job.total, loss=loss)
+                saved = time.monotonic()
+        return state
+
+    def timing(self, kind: str) -> Timing:
+        """Count the seconds spent on one kind of work."""
+        return Timing(self.seconds, kind)
+
+    def _about(self, name: str) -> str:
+        """Say in words what a job does: 'condense 2-5' condenses class 5 in experience 2."""
+        kind, _, where = name.partition(" ")
+        index, _, label = where.partition("-")
+        return f"experience {int(index) + 1}/{self.experiences}: {kind}" + (
+            f" {self.names[int(label)]}" if label else ""
+        )
+
+
+@dataclass
+class Timing:
+    """Adds the time spent in a block to a sum."""
+
+    seconds: dict[str, float]
+    kind: str
+    start: float = 0.0
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self.kind] = self.seconds.get(self.kind, 0.0) + time.perf_counter() - self.start
+
+
+def arrange(experiment: Experiment, data: Dataset) -> tuple[Stream, Images]:
+    """Make the stream of an experiment and the images it is judged on: test images, or training images held out."""
+    train, test = data.train, data.test
+    if experiment.holdout:
+        if experiment.holdout >= len(train.labels):
+            raise InputError(f"Cannot hold out {experiment.holdout} of {len(train.labels)} training images.")
+        shuffled = torch.randperm(len(train.labels), generator=generator_for("holdout"))
+        held, kept = (
+            shuffled[: experiment.holdout].sort().values,
+            shuffled[experiment.holdout :].sort().values,
+        )
+        test = Images(train.pixels[held], train.labels[held], train.classes)
+        train = Images(train.pixels[kept], train.labels[kept], train.classes)
+    order = class_order(experiment.order, len(train.classes), experiment.seed)
+    return Stream.of(train, order, experiment.sizes()), test
+
+
+def shape(data: Dataset) -> tuple[int, int, int]:
+    """Return channels, height and width of a data set's pictures."""
+    _, channels, height, width = data.train.pixels.shape
+    return channels, height, width
+
+
+def size_of(memory: Memory) -> dict[str, int]:
+    """Measure a memory for the result."""
+    return {"images": memory.count, "scalars": memory.scalars, "bytes": memory.nbytes}
+
+
+def cost_of(seconds: dict[str, float]) -> dict[str, Any]:
+    """Gather what a run took: time by kind of work, peak memory, and on what."""
+    return {
+        "seconds": sum(seconds.values()),
+        "seconds_by_kind": dict(seconds),
+        "peak_memory_bytes": peak_memory(),
+        "machine": machine(),
+        "versions": versions(),
+    }
+
+
+def peak_memory() -> int | None:
+    """Return the largest memory this process has had, in bytes, where the system tells."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine."""
+    return {
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Name the versions that a result may depend on."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "ccmcl": __version__}

@@ -1,0 +1,232 @@
+"""One folder a run: its settings, what happened, what came out, and while unfinished what it needs to go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from ccmcl.errors import InputError
+from ccmcl.evaluate import Confusion
+from ccmcl.experiment import Experiment, from_dict
+from ccmcl.files import read_json, read_tensors, storage_error, write, write_json, write_tensors
+from ccmcl.loop import State, prefixed, section
+from ccmcl.memory import Memory
+from ccmcl.memory_file import load_memory, pack, save_memory, unpack
+from ccmcl.methods import Learner
+from ccmcl.nets import Params
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come: what goes on to the next experience, and the counts taken so far."""
+
+    learner: Learner
+    confusions: tuple[Confusion, ...] = ()
+    cost: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run. Every file in it is whole or absent, and ``result.json`` is written last.
+
+    ``result.json`` holds only what the experiment decides, so that two runs of it can be compared byte by
+    byte; what depends on the day and the machine is in ``cost.json``.
+    """
+
+    path: Path
+
+    @staticmethod
+    def of(out: Path | str, experiment: Experiment) -> RunFolder:
+        """Name the folder of an experiment, whether it exists or not."""
+        return RunFolder(Path(out) / experiment.name)
+
+    @staticmethod
+    def existing(path: Path | str) -> RunFolder:
+        """Take up a folder that a run left."""
+        folder = RunFolder(Path(path))
+        if not folder.config_file.is_file():
+            raise InputError(f"{path} is not a run: there is no config.json in it.")
+        return folder
+
+    @property
+    def config_file(self) -> Path:
+        """The settings, as JSON."""
+        return self.path / "config.json"
+
+    @property
+    def result_file(self) -> Path:
+        """The accuracies and the size of the memory; there when the run is finished."""
+        return self.path / "result.json"
+
+    @property
+    def memory_file(self) -> Path:
+        """What the run remembers after its last experience."""
+        return self.path / "memory.safetensors"
+
+    @property
+    def network_file(self) -> Path:
+        """The network after the last experience."""
+        return self.path / "network.safetensors"
+
+    @property
+    def resume(self) -> Path:
+        """What an unfinished run needs to go on."""
+        return self.path / "resume"
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a result."""
+        return self.result_file.is_file()
+
+    def experiment(self) -> Experiment:
+        """Read the settings."""
+        values = read_json(self.config_file)
+        if not isinstance(values, dict) or not isinstance(values.get("experiment"), dict):
+            raise InputError(f"{self.config_file} does not hold the settings of a run.")
+        return from_dict(values["experiment"])
+
+    def result(self) -> dict[str, Any]:
+        """Read what came out."""
+        values = read_json(self.result_file)
+        if not isinstance(values, dict) or not isinstance(values.get("accuracy"), float):
+            raise InputError(f"{self.result_file} does not hold the result of a run.")
+        return values
+
+    def cost(self) -> dict[str, Any]:
+        """Read what it took."""
+        path = self.path / "cost.json"
+        return dict(read_json(path)) if path.is_file() else {}
+
+    def memory(self) -> tuple[Memory, tuple[str, ...]]:
+        """Read the memory and the names of its classes."""
+        return load_memory(self.memory_file)
+
+    def open(self, experiment: Experiment, fingerprint: str) -> None:
+        """Make the folder, or make sure that the one there is of the same experiment on the same data."""
+        settings = {"experiment": experiment.as_dict(), "data": fingerprint}
+        if self.config_file.is_file():
+            there = read_json(self.config_file)
+            if there.get("experiment") != settings["experiment"]:
+                raise InputError(f"{self.path} holds another experiment; choose another place with --out.")
+            if there.get("data") != fingerprint:
+                raise InputError(
+                    f"The data of {experiment.dataset!r} have changed since the run in {self.path} was made; "
+                    "remove that folder, or choose another place with --out."
+                )
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_error(self.path, error) from error
+        write_json(self.config_file, settings)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out of an unfinished run; the lock goes with the process that held it."""
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise InputError(f"{self.path} is being worked on by another process.") from None
+        except OSError as error:
+            raise storage_error(self.path / ".lock", error) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def event(self, kind: str, **details: object) -> None:
+        """Add a line to the record of what happened; a line cut off by a crash is dropped first."""
+        path = self.path / "events.jsonl"
+        line = json.dumps({"event": kind, "time": round(time.time(), 3), **details}, allow_nan=True) + "\n"
+        try:
+            with path.open("ab+") as file:
+                if file.tell():
+                    file.seek(-1, os.SEEK_END)
+                    if file.read(1) != b"\n":
+                        line = "\n" + line
+                file.write(line.encode())
+        except OSError as error:
+            raise storage_error(path, error) from error
+
+    def save_job(self, name: str, state: State, cost: dict[str, float]) -> None:
+        """Keep how far a piece of work has come, and what the run has cost until then."""
+        write_tensors(self._job(name), state, {"job": name, "cost": cost})
+
+    def load_job(self, name: str) -> tuple[State, dict[str, float]] | None:
+        """Take up a piece of work; a damaged checkpoint is as good as none."""
+        try:
+            state, about = read_tensors(self._job(name))
+        except InputError:
+            return None
+        whole = (
+            about.get("job") == name and isinstance(about.get("cost"), dict) and {"step", "generator"} <= state.keys()
+        )
+        return (state, about["cost"]) if whole else None
+
+    def save_progress(self, progress: Progress, keep_memory: bool) -> None:
+        """Keep what an experience ended with, in one file and one stroke; then forget the work it was made of."""
+        tensors, about = pack(progress.learner.memory if keep_memory else Memory())
+        params = prefixed("params", progress.learner.params or {})
+        write_tensors(
+            self.resume / "progress.safetensors",
+            {**prefixed("memory", tensors), **params},
+            {"memory": about, "confusions": progress.confusions, "cost": progress.cost},
+        )
+        for job in self.resume.glob("job-*.safetensors"):
+            job.unlink(missing_ok=True)
+
+    def load_progress(self) -> Progress:
+        """Take up a run after its last whole experience; nothing yet is a beginning."""
+        path = self.resume / "progress.safetensors"
+        if not path.is_file():
+            return Progress(Learner(Memory()))
+        tensors, about = read_tensors(path)
+        memory, _ = unpack(section(tensors, "memory"), about["memory"], str(path))
+        cost = tuple((str(kind), float(seconds)) for kind, seconds in about["cost"])
+        return Progress(Learner(memory, section(tensors, "params")), tuple(about["confusions"]), cost)
+
+    def finish(
+        self,
+        memory: Memory | None,
+        names: tuple[str, ...],
+        params: Params,
+        result: dict[str, Any],
+        cost: dict[str, Any],
+    ) -> None:
+        """Write what came out, the result last, and clear away what only an unfinished run needs."""
+        if memory is not None:
+            save_memory(memory, self.memory_file, names)
+        write_tensors(self.network_file, params, {"names": names})
+        write_json(self.path / "cost.json", cost)
+        write_json(self.result_file, result)
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove what a finished run no longer needs."""
+        shutil.rmtree(self.resume, ignore_errors=True)
+        for left in self.path.glob(".*.tmp"):
+            left.unlink(missing_ok=True)
+
+    def _job(self, name: str) -> Path:
+        return self.resume / f"job-{name.replace(' ', '-')}.safetensors"
+
+
+def check_writable(out: Path | str) -> None:
+    """Make sure that runs can be written below ``out``, before any work is done."""
+    probe = Path(out) / ".probe"
+    try:
+        write(probe, b"")
+        probe.unlink()
+    except OSError as error:
+        reason = str(error.__cause__.strerror if isinstance(error.__cause__, OSError) else error).lower()
+        raise InputError(f"Cannot write to the output directory {out}: {reason}.") from error
