@@ -1,0 +1,232 @@
+"""The everyday interface: give it new classes as they come, and a budget; get a classifier that has not forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ccmcl.arrays import (
+    in_order,
+    label_array,
+    label_from_json,
+    label_to_json,
+    labels_of,
+    pixels_of,
+    plain_colour,
+)
+from ccmcl.errors import InputError
+from ccmcl.experiment import Experiment
+from ccmcl.files import read_tensors, write_tensors
+from ccmcl.learn import logits_of
+from ccmcl.loop import Job, State, prefixed, section
+from ccmcl.memory import Memory
+from ccmcl.memory_file import pack, unpack
+from ccmcl.methods import METHODS, Learner, Plan, check, plan_steps
+from ccmcl.nets import Params
+from ccmcl.progress import Reporter, reporter
+from ccmcl.stream import Experience
+
+FORMAT = "ccmcl classifier 1"
+
+
+class ContinualClassifier:
+    """A classifier that learns new classes call by call, and keeps only a small memory of the old ones.
+
+    ``budget`` limits the memory: "100" counts examples as the paper does, "300KiB" bytes, "10/class" or
+    "30KiB/class" what each class may have. Say in ``classes`` how many classes will come, if it is known: a
+    budget for all of them is then shared out from the start; else what is remembered is made smaller
+    whenever new classes come. All settings of ``Experiment`` can be given too.
+
+    >>> from ccmcl.data import load
+    >>> digits = load("digits")
+    >>> classifier = ContinualClassifier("2/class", outer=1, inner=2, matching=2, steps=20, width=16)
+    >>> for pair in [(0, 1), (2, 3)]:
+    ...     chosen = torch.isin(digits.train.labels, torch.tensor(pair))
+    ...     _ = classifier.partial_fit(digits.train.pixels[chosen], digits.train.labels[chosen])
+    >>> classifier.classes_, classifier.nbytes
+    ((0, 1, 2, 3), 2192)
+    >>> classifier.predict(digits.test.pixels[:3]).shape
+    (3,)
+    """
+
+    def __init__(
+        self,
+        budget: str | int = "10/class",
+        *,
+        method: str = "composite",
+        preset: str = "fast",
+        seed: int = 0,
+        classes: int | None = None,
+        verbose: bool = False,
+        **settings: Any,
+    ) -> None:
+        self._given = {"budget": str(budget), "method": method, "preset": preset, "seed": seed, **settings}
+        for name in ("dataset", "order", "per_experience", "holdout"):
+            if name in settings:
+                raise InputError(f"{name} is a setting of experiments on a whole data set, not of a classifier.")
+        Experiment.of(shape=(1, 8, 8), **self._given)
+        if classes is not None and classes < 1:
+            raise InputError(f"The number of classes to come must be at least 1, not {classes}.")
+        self._classes = classes
+        self._verbose = verbose
+        self._labels: tuple[Hashable, ...] = ()
+        self._shape: tuple[int, int, int] | None = None
+        self._learner = Learner(Memory())
+        self._calls = 0
+
+    @property
+    def classes_(self) -> tuple[Hashable, ...]:
+        """The labels seen so far, in the order in which they came."""
+        return self._labels
+
+    @property
+    def memory(self) -> Memory:
+        """What is remembered."""
+        return self._learner.memory
+
+    @property
+    def nbytes(self) -> int:
+        """The exact size of what is remembered."""
+        return self.memory.nbytes
+
+    def partial_fit(self, x: object, y: object) -> ContinualClassifier:
+        """Learn from the pictures of one experience; nothing but the memory of them is kept.
+
+        A class that was met before is remembered anew, from its new pictures joined with what is remembered
+        of it. If anything fails or is interrupted, the classifier stays as it was.
+        """
+        pixels, labels = pixels_of(x), labels_of(y)
+        if len(pixels) != len(labels):
+            raise InputError(f"There are {len(pixels)} pictures but {len(labels)} labels.")
+        shape = self._checked_shape(pixels)
+        known = list(self._labels)
+        numbers = {label: k for k, label in enumerate(known)}
+        for label in in_order(labels):
+            numbers.setdefault(label, len(numbers))
+        if self._classes is not None and len(numbers) > self._classes:
+            raise InputError(f"There are {len(numbers)} classes now, but only {self._classes} were to come.")
+        numbered = torch.tensor([numbers[label] for label in labels])
+        for label in in_order(labels):
+            if plain_colour(pixels[numbered == numbers[label]]):
+                raise InputError(f"Every picture of class {label!r} is of one colour: there is nothing to learn.")
+        experience = Experience(self._calls, tuple(sorted(set(numbered.tolist()))), pixels, numbered)
+        plan, method = self._plan(shape), str(self._given["method"])
+        check(plan, method, len(numbers))
+        teller = _Teller(reporter(not self._verbose))
+        teller.reporter.begin(f"call {self._calls + 1}", plan_steps(method, plan, (experience.classes,)))
+        try:
+            learner = METHODS[method].meet(plan, self._learner, experience, teller)
+        finally:
+            teller.reporter.end()
+        self._learner, self._labels, self._shape = learner, tuple(numbers), shape
+        self._calls += 1
+        return self
+
+    def predict_proba(self, x: object) -> Float32[np.ndarray, "n k"]:
+        """Return the probability of each class in ``classes_`` for each picture."""
+        probabilities: NDArray[np.float32] = torch.softmax(self._logits(x), 1).numpy()
+        return probabilities
+
+    def predict(self, x: object) -> NDArray[Any]:
+        """Return the most probable label of each picture."""
+        return label_array(self._labels, self._logits(x).argmax(1))
+
+    def score(self, x: object, y: object) -> float:
+        """Return the share of the pictures that are labelled rightly."""
+        predicted, labels = self._logits(x).argmax(1).tolist(), labels_of(y)
+        if len(predicted) != len(labels):
+            raise InputError(f"There are {len(predicted)} pictures but {len(labels)} labels.")
+        right = [bool(self._labels[k] == label) for k, label in zip(predicted, labels, strict=True)]
+        return sum(right) / len(right)
+
+    def save(self, path: Path | str) -> None:
+        """Write all of it, memory and network and settings, into one safetensors file."""
+        tensors, about = pack(self.memory)
+        write_tensors(
+            Path(path),
+            {**prefixed("memory", tensors), **prefixed("params", self._learner.params or {})},
+            {
+                "format": FORMAT,
+                "memory": about,
+                "labels": [label_to_json(label) for label in self._labels],
+                "settings": self._given,
+                "classes": self._classes,
+                "shape": self._shape,
+                "calls": self._calls,
+            },
+        )
+
+    @staticmethod
+    def load(path: Path | str) -> ContinualClassifier:
+        """Read a classifier, ready to predict and to learn on. The file is not trusted and cannot run code."""
+        tensors, about = read_tensors(Path(path))
+        if about.get("format") != FORMAT:
+            raise InputError(f"{path} does not hold a classifier of this program (expected {FORMAT!r}).")
+        try:
+            classifier = ContinualClassifier(**about["settings"], classes=about["classes"])
+            memory, _ = unpack(section(tensors, "memory"), dict(about["memory"]), str(path))
+            classifier._labels = tuple(label_from_json(label) for label in about["labels"])
+            classifier._calls = int(about["calls"])
+            if about["shape"] is not None:
+                channels, height, width = map(int, about["shape"])
+                classifier._shape = (channels, height, width)
+                params = section(tensors, "params")
+                _check_params(classifier._plan(classifier._shape), params, len(classifier._labels))
+                classifier._learner = Learner(memory, params)
+                pictures = {tuple(next(iter(kept.tensors().values())).shape[1:]) for kept in memory.values()}
+                if pictures - {classifier._shape} or any(label >= len(classifier._labels) for label in memory):
+                    raise InputError("the memory is of other pictures or classes")
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} is damaged: {error}.") from error
+        return classifier
+
+    def _plan(self, shape: tuple[int, int, int]) -> Plan:
+        return Experiment.of(shape=shape, **self._given).plan(shape, self._classes)
+
+    def _checked_shape(self, pixels: Tensor) -> tuple[int, int, int]:
+        _, channels, height, width = pixels.shape
+        shape = (channels, height, width)
+        if self._shape is not None and shape != self._shape:
+            raise InputError(
+                f"These pictures have shape {shape} (channels, height, width), but {self._shape} was learned before."
+            )
+        return shape
+
+    def _logits(self, x: object) -> Tensor:
+        if self._learner.params is None:
+            raise InputError("This classifier has not learned anything yet: call partial_fit first.")
+        pixels = pixels_of(x)
+        return logits_of(self._plan(self._checked_shape(pixels)).net, self._learner.params, pixels)
+
+
+class _Teller:
+    """Runs jobs in one go and tells how far they are."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self.reporter = reporter
+
+    def __call__(self, name: str, job: Job) -> State:
+        state = job.init()
+        while (done := int(state["step"])) < job.total:
+            state, loss = job.step(state)
+            self.reporter.step(name, name, done + 1, job.total, loss)
+        return state
+
+
+def _check_params(plan: Plan, params: Params, classes: int) -> None:
+    """Compare the parameters in a file with what the network expects."""
+    expected = plan.net.init(torch.Generator(), classes)
+    shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in params.items() if name != "correction"}
+    if shapes != {name: (tensor.shape, tensor.dtype) for name, tensor in expected.items()}:
+        raise InputError("the network does not fit the settings")
+    if "correction" in params and params["correction"].shape != (2, classes):
+        raise InputError("the correction does not fit the classes")
+    if not all(tensor.isfinite().all() for tensor in params.values()):
+        raise InputError("the network holds values that are not numbers")
