@@ -44,7 +44,9 @@ class Budget:
             each_class=bool(found[3]),
         )
         if budget.amount < 1:
-            raise InputError(f"A budget of {text.strip()!r} leaves nothing to remember: give at least one example a class.")
+            raise InputError(
+                f"A budget of {text.strip()!r} leaves nothing to remember: give at least one example a class."
+            )
         return budget
 
     def __str__(self) -> str:

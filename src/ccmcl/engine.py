@@ -26,7 +26,12 @@ def loss(
 
 
 def loss_gradient(
-    net: ConvNet, params: Params, images: Tensor, labels: Tensor, weights: Tensor, names: list[str] | None = None
+    net: ConvNet,
+    params: Params,
+    images: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    names: list[str] | None = None,
 ) -> Params:
     """Differentiate the loss by the parameters called ``names`` (all of them where none are named)."""
     chosen = {name: params[name] for name in (names or params)}
@@ -55,9 +60,13 @@ def match(
 
 
 def descend(params: Params, gradients: Params, rate: float) -> Params:
-    """Take one plain gradient step; parameters without a gradient stay."""
+    """Take one plain gradient step; parameters without a gradient stay.
+
+    The result is laid out plainly whatever the layout of the gradient, as it would come back from a file.
+    """
     return {
-        name: tensor - rate * gradients[name] if name in gradients else tensor for name, tensor in params.items()
+        name: (tensor - rate * gradients[name]).contiguous() if name in gradients else tensor
+        for name, tensor in params.items()
     }
 
 

@@ -78,7 +78,9 @@ def from_images(
     return lambda generator: draw(images, labels, batch, generator)
 
 
-def from_pixels(pixels: UInt8[Tensor, "n c h w"], labels: Int64[Tensor, "n"], batch: int) -> Callable[[Generator], Batch]:
+def from_pixels(
+    pixels: UInt8[Tensor, "n c h w"], labels: Int64[Tensor, "n"], batch: int
+) -> Callable[[Generator], Batch]:
     """Draw batches of real pictures, each picture at most once a batch."""
 
     def draw_pictures(generator: Generator) -> Batch:
@@ -127,9 +129,7 @@ def distil(net: ConvNet, weight: float, temperature: float = 2.0) -> Callable[..
     softmax at the given temperature runs over those alone.
     """
 
-    def judge(
-        params: Params, images: Tensor, labels: Tensor, weights: Tensor, logits: Tensor, known: Tensor
-    ) -> Tensor:
+    def judge(params: Params, images: Tensor, labels: Tensor, weights: Tensor, logits: Tensor, known: Tensor) -> Tensor:
         now = net(params, images)
         classification = (F.cross_entropy(now, labels, reduction="none") * weights).sum()
         replayed = now[-len(logits) :].masked_fill(~known, -torch.inf)
@@ -145,5 +145,5 @@ def distil(net: ConvNet, weight: float, temperature: float = 2.0) -> Callable[..
 @torch.no_grad()
 def logits_of(net: ConvNet, params: Params, pixels: UInt8[Tensor, "n c h w"], batch: int = 500) -> Float[Tensor, "n k"]:
     """Compute the logits of pictures, a batch at a time."""
-    parts = [net(params, unit(part, params["head.bias"].dtype)) for part in pixels.split(batch)]
+    parts = [net(params, unit(part, params["head.bias"].dtype)) for part in torch.split(pixels, batch)]
     return torch.cat(parts)

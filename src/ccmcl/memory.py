@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, UInt8
@@ -14,20 +14,23 @@ LABEL_BYTES = 4
 """The label of a class is stored once, in four bytes."""
 
 
+@runtime_checkable
 class Remembered(Protocol):
-    """What is remembered of one class.
-
-    ``images()`` are the training images as a learner sees them, ``tensors()`` what is stored, by name, and
-    ``shrunk(count)`` a smaller memory of the same class with ``count`` pictures or components.
-    """
+    """What is remembered of one class: some stored tensors, and the images that a learner sees of them."""
 
     kind: ClassVar[str]
 
-    def images(self) -> Float[Tensor, "q c h w"]: ...
+    def images(self) -> Float[Tensor, "q c h w"]:
+        """Return the training images."""
+        ...
 
-    def tensors(self) -> dict[str, Tensor]: ...
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what is stored, by name."""
+        ...
 
-    def shrunk(self, count: int) -> Self: ...
+    def shrunk(self, count: int) -> Remembered:
+        """Return a memory of the same class with at most ``count`` pictures or components."""
+        ...
 
 
 @dataclass(frozen=True)

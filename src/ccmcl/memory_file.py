@@ -40,9 +40,7 @@ def load_memory(path: Path | str) -> tuple[Memory, tuple[str, ...]]:
 
 def pack(memory: Memory, names: Sequence[str] = ()) -> tuple[dict[str, Tensor], dict[str, object]]:
     """Lay a memory out as named tensors and a description."""
-    tensors = {
-        f"{label}.{name}": tensor for label, kept in memory.items() for name, tensor in kept.tensors().items()
-    }
+    tensors = {f"{label}.{name}": tensor for label, kept in memory.items() for name, tensor in kept.tensors().items()}
     tensors["labels"] = torch.tensor(list(memory), dtype=torch.int32)
     kinds = [kept.kind for kept in memory.values()]
     return tensors, {"format": FORMAT, "kinds": kinds, "names": list(names)}

@@ -113,7 +113,9 @@ def bic(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> L
     if learner.params is not None:
         learner = replace(learner, params={k: v for k, v in learner.params.items() if k != "correction"})
     params = _go_on(plan, learner, experience, drive, keep_logits=True)
-    memory = _store(plan, learner.memory, experience, METHODS["bic"], lambda pixels: logits_of(plan.net, params, pixels))
+    memory = _store(
+        plan, learner.memory, experience, METHODS["bic"], lambda pixels: logits_of(plan.net, params, pixels)
+    )
     newest = [label for label in experience.classes if label not in learner.memory]
     if len(learner.memory) and newest:
         params = params | {"correction": _correction(plan, memory, params, newest, experience.index, drive)}
@@ -140,7 +142,9 @@ METHODS: dict[str, Method] = {
         lambda plan, classes: plan.budget.components(plan.net.shape, classes, plan.ratio),
     ),
     "condensation": Method(
-        condensation, "free images, learned", lambda plan, classes: plan.budget.pixels(plan.net.shape, classes)
+        condensation,
+        "free images, learned",
+        lambda plan, classes: plan.budget.pixels(plan.net.shape, classes),
     ),
     "rehearsal": Method(
         rehearsal, "stored pictures", lambda plan, classes: plan.budget.exemplars(plan.net.shape, classes)
@@ -292,13 +296,11 @@ def _store(
     return memory
 
 
-def _correction(
-    plan: Plan, memory: Memory, params: Params, newest: list[int], index: int, drive: Drive
-) -> Tensor:
+def _correction(plan: Plan, memory: Memory, params: Params, newest: list[int], index: int, drive: Drive) -> Tensor:
     """Fit one scale and one shift for the newest classes' logits on the buffer; all others keep theirs."""
     images, labels = memory.images(), memory.labels()
     with torch.no_grad():
-        logits = torch.cat([plan.net(params, part) for part in images.split(500)])
+        logits = torch.cat([plan.net(params, part) for part in torch.split(images, 500)])
     mask = torch.zeros(logits.shape[1])
     mask[newest] = 1.0
 
@@ -346,5 +348,3 @@ def check(plan: Plan, method: str, classes: int) -> None:
     count = METHODS[method].count
     if count is not None:
         count(plan, plan.sharing(classes))
-
-

@@ -78,7 +78,10 @@ class ConvNet:
             return params
         limit = (6 / (outputs + self.features)) ** 0.5
         rows = (2 * torch.rand(added, self.features, generator=generator, dtype=weight.dtype) - 1) * limit
-        return params | {"head.weight": torch.cat([weight, rows]), "head.bias": torch.cat([bias, bias.new_zeros(added)])}
+        return params | {
+            "head.weight": torch.cat([weight, rows]),
+            "head.bias": torch.cat([bias, bias.new_zeros(added)]),
+        }
 
     def embed(self, params: Params, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n f"]:
         """Compute what reaches the linear layer. Channels last: pooling is many times faster in that layout."""
@@ -125,5 +128,5 @@ def outputs_of(params: Params) -> int:
 
 def _glorot(shape: tuple[int, ...], generator: Generator, dtype: torch.dtype) -> Tensor:
     receptive = 9 if len(shape) == 4 else 1
-    limit = (6 / ((shape[0] + shape[1]) * receptive)) ** 0.5
-    return (2 * torch.rand(shape, generator=generator, dtype=dtype) - 1) * limit
+    limit: float = (6 / ((shape[0] + shape[1]) * receptive)) ** 0.5
+    return limit * (2 * torch.rand(shape, generator=generator, dtype=dtype) - 1)

@@ -36,7 +36,7 @@ def update(name: str, rate: float, tensors: Tensors, gradients: Tensors, state: 
     if name == "adam":
         state["count"] = state["count"] + 1
     for key, tensor in tensors.items():
-        gradient = gradients[key]
+        gradient = gradients[key].contiguous()
         if name == "sgd":
             change = gradient
         elif name == "rmsprop":

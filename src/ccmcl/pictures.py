@@ -1,0 +1,101 @@
+"""A memory as a picture, the way the paper's Fig. 3 shows it: what is stored, and the images it becomes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ccmcl.files import write
+from ccmcl.memory import Composite, Memory, Remembered
+
+TITLES = {"exemplars": "stored examples", "pixels": "free images", "composite": "composites"}
+MOST_IN_A_ROW = 20
+
+
+def draw_memory(memory: Memory, names: Sequence[str], path: Path | str) -> None:
+    """Draw every class of a memory, one band a class, into a PNG file."""
+    panels = [
+        (TITLES[kind], {label: kept.images() for label, kept in memory.items() if kept.kind == kind})
+        for kind in dict.fromkeys(kept.kind for kept in memory.values())
+    ]
+    components = {label: kept.components for label, kept in memory.items() if isinstance(kept, Composite)}
+    if components:
+        panels.insert(0, ("components", components))
+    write(Path(path), render(panels, names))
+
+
+def render(panels: Sequence[tuple[str, dict[int, Tensor]]], names: Sequence[str]) -> bytes:
+    """Lay panels side by side, their bands at the same height, and return the PNG."""
+    mosaics = [{label: mosaic(scaled(images)) for label, images in bands.items()} for _, bands in panels]
+    labels = sorted({label for bands in mosaics for label in bands})
+    heights = [max(bands[label].shape[0] for bands in mosaics if label in bands) for label in labels]
+    widths = [max(band.shape[1] for band in bands.values()) for bands in mosaics]
+    pixel = max(0.016, 0.5 / max(heights))
+    size = (pixel * sum(widths) + 1.0 + 0.15 * len(widths), pixel * sum(heights) + 0.4 + 0.06 * len(heights))
+    layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, hspace=0.0, wspace=0.0)
+    figure = Figure(figsize=size, dpi=100, layout=layout)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(labels), len(panels), squeeze=False, height_ratios=heights, width_ratios=widths)
+    for column, (title, _) in enumerate(panels):
+        for row, label in enumerate(labels):
+            axis = axes[row, column]
+            axis.set_axis_off()
+            band = mosaics[column].get(label)
+            if band is not None:
+                axis.imshow(band, cmap="gray", vmin=0, vmax=1, interpolation="nearest", aspect="equal")
+                axis.set_anchor("W")
+            if column == 0:
+                name = names[label] if label < len(names) else str(label)
+                axis.text(-0.02, 0.5, escaped(name), transform=axis.transAxes, ha="right", va="center", fontsize=8)
+            if row == 0:
+                axis.set_title(title, fontsize=9, loc="left")
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def escaped(text: str) -> str:
+    """Keep a name a name: a dollar sign would start a formula."""
+    return text.replace("$", r"\$")[:40]
+
+
+def scaled(images: Float[Tensor, "q c h w"]) -> Float[Tensor, "q c h w"]:
+    """Stretch each image to [0, 1] if it leaves that interval, as learned images may."""
+    low = images.amin((1, 2, 3), keepdim=True)
+    high = images.amax((1, 2, 3), keepdim=True)
+    outside = (low < 0) | (high > 1)
+    return ((images - low) / (high - low).clamp(min=1e-12)).where(outside, images)
+
+
+def mosaic(images: Float[Tensor, "q c h w"], space: int = 1) -> NDArray[np.float32]:
+    """Set images side by side, in lines of at most twenty, with a thin white line between them."""
+    count, channels, height, width = images.shape
+    columns = min(count, MOST_IN_A_ROW)
+    lines = -(-count // columns)
+    sheet = np.ones((lines * (height + space) - space, columns * (width + space) - space, channels), np.float32)
+    for number, image in enumerate(images.permute(0, 2, 3, 1).numpy()):
+        top, left = number // columns * (height + space), number % columns * (width + space)
+        sheet[top : top + height, left : left + width] = image
+    shown = sheet[:, :, :3] if channels >= 3 else sheet[:, :, 0]
+    return np.ascontiguousarray(shown)
+
+
+def stored_shape(kept: Remembered) -> str:
+    """Say in words what is stored of one class."""
+    tensors = kept.tensors()
+    if isinstance(kept, Composite):
+        components, images = kept.weights.shape
+        return f"{components} component{'s' * (components != 1)} mixed into {images} images"
+    noun = {"exemplars": "stored picture", "pixels": "free image"}[kept.kind]
+    count = len(tensors["pixels"])
+    beside = " with logits" if "logits" in tensors else ""
+    return f"{count} {noun}{'s' * (count != 1)}{beside}"

@@ -1,0 +1,54 @@
+"""Runs as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from ccmcl.progress import duration
+from ccmcl.store import RunFolder
+
+
+def table(folders: Sequence[RunFolder], title: str | None = None) -> Table:
+    """Set finished runs side by side: what they reached, what they forgot, what they kept, what they took."""
+    rows = Table(title=title, title_justify="left", title_style="bold")
+    rows.add_column("method")
+    for column in ("accuracy", "incremental", "forgetting", "memory", "seconds"):
+        rows.add_column(column, justify="right")
+    for folder in folders:
+        result, cost = folder.result(), folder.cost()
+        rows.add_row(
+            folder.experiment().method,
+            f"{result['accuracy']:.1%}",
+            f"{result['incremental_accuracy']:.1%}",
+            f"{result['forgetting']:.1%}",
+            f"{result['memory']['bytes']:,} B",
+            f"{cost.get('seconds', 0.0):.1f}",
+        )
+    return rows
+
+
+def experiences(folder: RunFolder) -> Table:
+    """Show the accuracy on every experience (column) after every experience (row)."""
+    result = folder.result()
+    names = [", ".join(result["classes"][k] for k in group) for group in result["groups"]]
+    rows = Table(title="accuracy on each experience (column) after each (row)", title_justify="left")
+    rows.add_column("after")
+    for name in names:
+        rows.add_column(name, justify="right")
+    rows.add_column("all seen", justify="right")
+    for name, line, accuracy in zip(names, result["matrix"], result["accuracies"], strict=True):
+        rows.add_row(name, *["" if value is None else f"{value:.1%}" for value in line], f"{accuracy:.1%}")
+    return rows
+
+
+def summary(folder: RunFolder) -> str:
+    """Say in one line what a run came to."""
+    result, cost = folder.result(), folder.cost()
+    memory = result["memory"]
+    return (
+        f"accuracy {result['accuracy']:.2%}, forgetting {result['forgetting']:.2%}, "
+        f"memory {memory['bytes']:,} bytes ({memory['scalars']:,} numbers, {memory['images']} images), "
+        f"{duration(cost.get('seconds', 0.0))}"
+    )
