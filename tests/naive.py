@@ -110,12 +110,12 @@ def algorithm_1(
 ) -> list[Tensor]:
     """Condense the pictures of one class."""
     memory = [tensor.clone().requires_grad_() for tensor in memory]  # 1: initialised by the caller
-    rules = {
-        "rmsprop": lambda: torch.optim.RMSprop(memory, rate, alpha=0.9, eps=1e-7),
-        "sgd": lambda: torch.optim.SGD(memory, rate),
-        "adam": lambda: torch.optim.Adam(memory, rate),
+    rules: dict[str, torch.optim.Optimizer] = {
+        "rmsprop": torch.optim.RMSprop(memory, rate, alpha=0.9, eps=1e-7),
+        "sgd": torch.optim.SGD(memory, rate),
+        "adam": torch.optim.Adam(memory, rate),
     }
-    condensing = rules[optimiser]()
+    condensing = rules[optimiser]
     for _ in range(outer):  # 2
         net.reinitialise(generator)  # 3
         learning = torch.optim.SGD(net.parameters(), network_rate)

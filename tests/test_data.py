@@ -24,7 +24,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from scipy.io import loadmat, savemat
 
-from ccmcl import formats
+from ccmcl import formats, own
 from ccmcl.data import Dataset, Images, known, load, shape_of, status
 from ccmcl.errors import InputError
 from ccmcl.fetch import SOURCES, Source
@@ -289,7 +289,7 @@ def test_a_changed_source_is_parsed_again_and_replaces_its_cache(tmp_path: Path)
 def test_the_cache_does_not_depend_on_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_npz(tmp_path / "own.npz")
     load(tmp_path / "own.npz")
-    monkeypatch.setattr(formats, "npz", None)
+    monkeypatch.setattr(own, "npz", None)
     monkeypatch.chdir(tmp_path)
     assert load("own.npz").source == "own.npz"
 
@@ -340,7 +340,7 @@ def test_a_damaged_cache_is_parsed_again_and_repaired(
     damage(cache)
     assert cache.read_bytes() != sound
     assert same(first, load(tmp_path / "own.npz"))
-    monkeypatch.setattr(formats, "npz", None)
+    monkeypatch.setattr(own, "npz", None)
     assert same(first, load(tmp_path / "own.npz"))
 
 
@@ -370,7 +370,7 @@ def test_own_pictures_are_loaded_by_path_and_then_from_the_cache(
         ("cat", "dog"),
         (2, 3, 6, 5),
     )
-    monkeypatch.setattr(formats, "pictures", None)
+    monkeypatch.setattr(own, "pictures", None)
     assert same(first, load(tmp_path / "pets"))
 
 

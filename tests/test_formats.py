@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.io import savemat
 
-from ccmcl import formats
+from ccmcl import formats, own
 from ccmcl.errors import InputError
 
 TEN = tuple("0123456789")
@@ -291,7 +291,7 @@ def test_a_mat_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def npz(folder: Path, **arrays: Any) -> formats.Parsed:
     np.savez(folder / "own.npz", **arrays)
-    return formats.npz(folder / "own.npz")
+    return own.npz(folder / "own.npz")
 
 
 FOUR: dict[str, Any] = {
@@ -384,7 +384,7 @@ def npy_claiming(shape: str) -> bytes:
 @pytest.mark.parametrize("data", [pickle.dumps(Trap()), b"", b"PK\x03\x04 and so on", npy_claiming("(3,)") + b"abc"])
 def test_what_is_no_npz_is_not_opened_as_one(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(InputError, match=r"cannot be read as a NumPy \.npz"):
-        formats.npz(put(tmp_path, "own.npz", data))
+        own.npz(put(tmp_path, "own.npz", data))
 
 
 @pytest.mark.parametrize("shape", ["(99999999999,)", "(-5,)", "(1 << 70,)", "(2, 10, 10)", "'abc'"])
@@ -393,14 +393,14 @@ def test_an_array_with_a_lying_header_is_not_believed(tmp_path: Path, shape: str
     with zipfile.ZipFile(tmp_path / "own.npz", "a") as archive:
         archive.writestr("x_test.npy", npy_claiming(shape) + bytes(40))
     with pytest.raises(InputError, match=r"cannot be read as a NumPy \.npz"):
-        formats.npz(tmp_path / "own.npz")
+        own.npz(tmp_path / "own.npz")
 
 
 def test_an_npz_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "OWN_LIMIT", 1 << 20)
+    monkeypatch.setattr(own, "OWN_LIMIT", 1 << 20)
     np.savez_compressed(tmp_path / "own.npz", **FOUR, more=np.zeros(1 << 21, np.uint8))
     with pytest.raises(InputError, match="unpacks to more than 1048576 bytes"):
-        formats.npz(tmp_path / "own.npz")
+        own.npz(tmp_path / "own.npz")
 
 
 def picture(folder: Path, name: str, mode: str = "L", size: tuple[int, int] = (6, 5)) -> NDArray[np.uint8]:
@@ -412,7 +412,7 @@ def picture(folder: Path, name: str, mode: str = "L", size: tuple[int, int] = (6
 
 
 def pictures(folder: Path) -> formats.Parsed:
-    return formats.pictures(formats.picture_files(folder))
+    return own.pictures(own.picture_files(folder))
 
 
 def test_folders_are_classes_and_pictures_their_images(tmp_path: Path) -> None:
@@ -516,7 +516,7 @@ def test_folders_without_pictures_or_with_unknown_classes_are_named(tmp_path: Pa
 
 
 def test_more_pictures_than_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "OWN_LIMIT", 50)
+    monkeypatch.setattr(own, "OWN_LIMIT", 50)
     picture(tmp_path, "a/1.png")
     picture(tmp_path, "a/2.png")
     with pytest.raises(InputError, match="shrink them"):
@@ -529,7 +529,7 @@ def png() -> bytes:
     return file.getvalue()
 
 
-def own() -> bytes:
+def own_npz() -> bytes:
     file = io.BytesIO()
     np.savez_compressed(file, **FOUR)
     return file.getvalue()
@@ -565,7 +565,7 @@ FORMS: dict[str, Form] = {
     "tar": (gzip.decompress(archived(batches(1))), gzip.compress, "c.tar.gz", read_cifar),
     "packed mat": (svhn_file(), bytes, "a.mat", read_svhn),
     "mat": (plain_mat(), bytes, "a.mat", read_svhn),
-    "npz": (own(), bytes, "own.npz", formats.npz),
+    "npz": (own_npz(), bytes, "own.npz", own.npz),
     "png": (png(), bytes, "k/a.png", read_pictures),
 }
 

@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from ccmcl import formats
+from ccmcl import formats, own
 from ccmcl.errors import InputError, nearest
 from ccmcl.fetch import SOURCES, Source
 from ccmcl.files import ABOUT, write_tensors
@@ -271,7 +271,7 @@ def _find_in(folder: Path, sources: Mapping[str, Source]) -> _Found:
             return _Found(name, folder, files, sources[name])
     if why := _pickled(folder):
         raise InputError(f"{folder}: cannot be used{why}; `ccmcl data cifar10` fetches the binary form.")
-    pairs = [pair for part in formats.picture_files(folder).values() for pair in part]
+    pairs = [pair for part in own.picture_files(folder).values() for pair in part]
     return _Found(folder.resolve().name, folder, {str(path): path for _, path in pairs}, None)
 
 
@@ -292,9 +292,9 @@ def _pickled(*places: Path) -> str:
 
 def _parse(found: _Found) -> formats.Parsed:
     if found.source is None and found.where.is_dir():
-        return formats.pictures(formats.picture_files(found.where))
+        return own.pictures(own.picture_files(found.where))
     if found.source is None:
-        return formats.npz(found.where)
+        return own.npz(found.where)
     classes = CLASSES[found.name]
     if found.name == "cifar10":
         return formats.cifar10(found.files, classes, found.source.contents)
