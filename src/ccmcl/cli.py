@@ -28,6 +28,7 @@ from ccmcl.report import experiences, summary, table
 from ccmcl.run import run as run_experiment
 from ccmcl.run import shape
 from ccmcl.store import RunFolder, check_writable
+from ccmcl.system import keep_freed_memory
 
 app = App(
     name="ccmcl",
@@ -206,6 +207,7 @@ def data(
 def main(arguments: list[str] | None = None) -> None:
     """Run the program; every mistake a user can make ends in one sentence and exit code 2."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
+    keep_freed_memory()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app(arguments, exit_on_error=False, print_error=False)
