@@ -162,7 +162,7 @@ def paper(shape: tuple[int, int, int]) -> dict[str, Any]:
 
 def fast(shape: tuple[int, int, int]) -> dict[str, Any]:
     """A few minutes for a real data set on two cores."""
-    return {**paper(shape), "outer": 2, "condense_rate": 0.1, "steps": 200}
+    return {**paper(shape), "outer": 1, "condense_rate": 0.1, "steps": 200}
 
 
 PRESETS = {"paper": paper, "fast": fast}

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Generator, Tensor
+
+from ccmcl.learn import beside, classify, distil, distinct, from_images, from_pixels, logits_of
+from ccmcl.memory import unit
+from ccmcl.nets import ConvNet
+
+DOUBLE = torch.float64
+
+
+def seeded(seed: int) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+@given(st.integers(1, 400), st.data())
+def test_distinct_numbers_are_distinct_and_in_range(count: int, data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, count))
+    numbers = distinct(count, size, seeded(data.draw(st.integers(0, 99)))).tolist()
+    assert len(set(numbers)) == len(numbers) == size
+    assert 0 <= min(numbers) <= max(numbers) < count
+
+
+@pytest.mark.parametrize("size", [2, 9])
+def test_distinct_numbers_are_drawn_evenly(size: int) -> None:
+    generator = seeded(0)
+    draws = 4000
+    drawn = torch.cat([distinct(10, size, generator) for _ in range(draws)])
+    shares = torch.bincount(drawn, minlength=10) / draws
+    spread = math.sqrt(size / 10 * (1 - size / 10) / draws)
+    assert (shares - size / 10).abs().max() < 5 * spread
+
+
+def test_a_batch_of_new_pictures_and_stored_ones_weighs_both_alike() -> None:
+    pixels = torch.randint(256, (50, 1, 8, 8), generator=seeded(0), dtype=torch.uint8)
+    stored = torch.rand(3, 1, 8, 8, generator=seeded(1))
+    draw = beside(
+        from_pixels(pixels, torch.zeros(50, dtype=torch.int64), 16),
+        from_images(stored, torch.tensor([1, 2, 3]), 16),
+    )
+    images, labels, weights = draw(seeded(2))
+    assert weights[labels == 0].sum().item() == pytest.approx(0.5)
+    assert weights[labels > 0].sum().item() == pytest.approx(0.5)
+    assert weights.sum().item() == pytest.approx(1.0)
+    known = {tuple(picture.flatten().tolist()) for picture in unit(pixels)}
+    fresh = [tuple(image.flatten().tolist()) for image in images[labels == 0]]
+    assert set(fresh) <= known
+    assert len(set(fresh)) == 16
+    assert torch.equal(images[labels > 0], stored)
+
+
+def by_hand(net_logits: Tensor, stored: list[Tensor], temperature: float) -> float:
+    """Mean over examples of −Σ p log q, p and q at the given temperature over the classes known then."""
+    total = 0.0
+    for now, before in zip(net_logits, stored, strict=True):
+        known = len(before)
+        p = [math.exp(v / temperature) for v in before.tolist()]
+        q = [math.exp(v / temperature) for v in now[:known].tolist()]
+        total -= sum(a / sum(p) * math.log(b / sum(q)) for a, b in zip(p, q, strict=True))
+    return total / len(stored)
+
+
+def test_distillation_equals_the_formula_written_out() -> None:
+    net = ConvNet((1, 8, 8), 4)
+    params = net.init(seeded(0), 4, DOUBLE)
+    images = torch.rand(5, 1, 8, 8, generator=seeded(1), dtype=DOUBLE)
+    labels = torch.tensor([2, 3, 0, 1, 2])
+    stored = [
+        torch.tensor([2.0, -1.0], dtype=DOUBLE),
+        torch.tensor([0.5, 1.0], dtype=DOUBLE),
+        torch.tensor([0.1, 0.2, 3.0], dtype=DOUBLE),
+    ]
+    logits = torch.stack([torch.nn.functional.pad(row, (0, 4 - len(row))) for row in stored])
+    known = torch.arange(4) < torch.tensor([[len(row)] for row in stored])
+    weights = torch.full((5,), 0.2, dtype=DOUBLE)
+    value = distil(net, weight=0.6, temperature=2.0)(params, images, labels, weights, logits, known)
+    classification = classify(net)(params, images, labels, weights)
+    distillation = by_hand(net(params, images)[-3:], stored, 2.0)
+    assert value.item() == pytest.approx(0.4 * classification.item() + 0.6 * distillation, rel=1e-12)
+
+
+def test_distillation_has_finite_gradients_where_classes_were_unknown() -> None:
+    net = ConvNet((1, 8, 8), 4)
+    params = net.init(seeded(0), 6)
+    images = torch.rand(3, 1, 8, 8, generator=seeded(1))
+    known = torch.arange(6) < torch.tensor([[2], [4], [6]])
+    logits = torch.zeros(3, 6)
+
+    def judge(params: dict[str, Tensor]) -> Tensor:
+        return distil(net, 0.5)(params, images, torch.tensor([0, 1, 2]), torch.full((3,), 1 / 3), logits, known)
+
+    gradients = torch.func.grad(judge)(params)
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
+
+
+def test_logits_do_not_depend_on_the_size_of_a_batch() -> None:
+    net = ConvNet((1, 8, 8), 8)
+    params = net.init(seeded(0), 3)
+    pixels = torch.randint(256, (23, 1, 8, 8), generator=seeded(1), dtype=torch.uint8)
+    whole = logits_of(net, params, pixels)
+    assert whole.shape == (23, 3)
+    torch.testing.assert_close(logits_of(net, params, pixels, batch=5), whole)

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ccmcl.budget import Budget
+from ccmcl.condense import Condensation
+from ccmcl.data import load
+from ccmcl.learn import Recipe
+from ccmcl.loop import Job, State, drive
+from ccmcl.memory import Composite, Exemplars, Memory, Pixels
+from ccmcl.methods import METHODS, Learner, Plan, as_pixels, everything, plan_steps
+from ccmcl.nets import ConvNet, outputs_of
+from ccmcl.stream import Experience, Stream
+
+PLAN = Plan(
+    ConvNet((1, 8, 8), 8),
+    Budget.parse("20"),
+    2.0,
+    Condensation(1, 2, 2, 1, 32, "rmsprop", 0.1, 0.01),
+    Recipe(10, 32, 0.05),
+    seed=0,
+    classes=10,
+)
+
+
+def stream() -> Stream:
+    return Stream.of(load("digits").train)
+
+
+def met(method: str, plan: Plan = PLAN, experiences: int = 2) -> list[Learner]:
+    """What the learner is after each of some experiences."""
+    learner, history = Learner(Memory()), []
+    for index in range(experiences):
+        learner = METHODS[method].meet(plan, learner, stream()[index], drive)
+        history.append(learner)
+    return history
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_tells_apart_the_classes_seen(method: str) -> None:
+    for index, learner in enumerate(met(method)):
+        assert learner.params is not None
+        assert outputs_of(learner.params) == 2 * (index + 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "images"),
+    [
+        ("composite", Composite, 4),
+        ("condensation", Pixels, 2),
+        ("rehearsal", Exemplars, 2),
+        ("bic", Exemplars, 2),
+    ],
+)
+def test_each_class_is_remembered_in_its_kind_and_number(method: str, kind: type, images: int) -> None:
+    memory = met(method)[-1].memory
+    assert list(memory) == [0, 1, 2, 3]
+    assert all(isinstance(kept, kind) and len(kept.images()) == images for kept in memory.values())
+
+
+def test_finetune_remembers_nothing_and_joint_everything() -> None:
+    assert len(met("finetune")[-1].memory) == 0
+    seen = torch.isin(stream().images.labels, torch.arange(4))
+    assert met("joint")[-1].memory.count == int(seen.sum())
+
+
+def test_rehearsal_stores_different_pictures_of_the_class() -> None:
+    memory = met("rehearsal", replace(PLAN, budget=Budget.parse("100")), experiences=1)[0].memory
+    for label in (0, 1):
+        pictures = {tuple(p.flatten().tolist()) for p in stream()[0].of_class(label)}
+        stored = [tuple(p.flatten().tolist()) for p in memory[label].tensors()["pixels"]]
+        assert len(set(stored)) == 10
+        assert set(stored) <= pictures
+
+
+def test_without_a_past_rehearsal_and_bic_are_finetuning() -> None:
+    first = met("finetune", experiences=1)[0].params
+    assert first is not None
+    for method in ("rehearsal", "bic"):
+        params = met(method, experiences=1)[0].params
+        assert params is not None
+        assert same(params, first)
+
+
+def test_rehearsal_goes_on_with_its_network_and_joint_begins_anew() -> None:
+    for method, goes_on in (("rehearsal", True), ("joint", False)):
+        first = met(method, experiences=1)[0]
+        other = replace(first, params={name: tensor + 0.1 for name, tensor in (first.params or {}).items()})
+        one, two = (METHODS[method].meet(PLAN, learner, stream()[1], drive).params for learner in (first, other))
+        assert one is not None
+        assert two is not None
+        assert same(one, two) is not goes_on
+
+
+def test_bic_corrects_the_newest_classes_alone_and_helps_on_the_buffer() -> None:
+    plan = replace(PLAN, recipe=Recipe(150, 32, 0.05))
+    first, second = met("bic", plan)
+    assert first.params is not None
+    assert second.params is not None
+    assert "correction" not in first.params
+    scale, shift = second.params["correction"]
+    assert scale[:2].tolist() == [1.0, 1.0]
+    assert shift[:2].tolist() == [0.0, 0.0]
+    assert scale[2] == scale[3] != 1.0
+    assert shift[2] == shift[3] != 0.0
+    images, labels = second.memory.images(), second.memory.labels()
+    raw = {name: tensor for name, tensor in second.params.items() if name != "correction"}
+    corrected, uncorrected = (F.cross_entropy(plan.net(params, images), labels) for params in (second.params, raw))
+    assert corrected < uncorrected
+
+
+def test_bic_stores_the_logits_of_the_network_it_had_then() -> None:
+    learner = met("bic", experiences=1)[0]
+    assert learner.params is not None
+    for kept in learner.memory.values():
+        assert isinstance(kept, Exemplars)
+        assert kept.logits is not None
+        torch.testing.assert_close(PLAN.net(learner.params, kept.images()), kept.logits)
+
+
+@pytest.mark.parametrize("method", ["composite", "condensation"])
+def test_a_class_is_condensed_alike_whatever_else_the_experience_brings(method: str) -> None:
+    start = met(method, experiences=1)[0]
+    both = stream()[1]
+    for label in both.classes:
+        own = both.labels == label
+        alone = Experience(1, (label,), both.pixels[own], both.labels[own])
+        together = METHODS[method].meet(PLAN, start, both, drive).memory[label]
+        by_itself = METHODS[method].meet(PLAN, start, alone, drive).memory[label]
+        assert same(together.tensors(), by_itself.tensors())
+
+
+@pytest.mark.parametrize("method", ["composite", "condensation"])
+def test_the_learner_sees_nothing_but_the_memory(method: str) -> None:
+    """After condensing, training never touches the experience: other pictures with the same memory, same network."""
+    jobs: list[str] = []
+
+    def watching(name: str, job: Job) -> State:
+        jobs.append(name)
+        return drive(name, job)
+
+    learner = METHODS[method].meet(PLAN, Learner(Memory()), stream()[0], watching)
+    assert jobs == ["condense 0-0", "condense 0-1", "learn 0"]
+    assert plan_steps(method, PLAN, ((0, 1),)) == {"condense": 4, "learn": 10}
+    assert learner.memory.count == (8 if method == "composite" else 4)
+
+
+@pytest.mark.parametrize("method", ["composite", "condensation", "rehearsal", "bic", "joint"])
+def test_a_class_that_comes_again_is_remembered_from_new_and_old(method: str) -> None:
+    first = met(method, experiences=1)[0]
+    digits = stream()[0]
+    again = Experience(1, (0,), digits.of_class(0)[:5], torch.zeros(5, dtype=torch.int64))
+    learner = METHODS[method].meet(PLAN, first, again, drive)
+    assert list(learner.memory) == [0, 1]
+    assert learner.params is not None
+    assert outputs_of(learner.params) == 2
+    assert learner.memory[1].tensors().keys() == first.memory[1].tensors().keys()
+    assert same(learner.memory[1].tensors(), first.memory[1].tensors())
+    if method != "joint":
+        assert len(learner.memory[0].images()) == len(first.memory[0].images())
+    else:
+        assert len(learner.memory[0].images()) == len(first.memory[0].images()) + 5
+
+
+def test_remembered_images_come_back_as_pictures() -> None:
+    pixels = torch.randint(256, (3, 1, 8, 8), dtype=torch.uint8)
+    assert torch.equal(as_pixels(Exemplars(pixels)), pixels)
+    assert torch.equal(as_pixels(Pixels(pixels.float() / 255)), pixels)
+    assert as_pixels(Pixels(torch.tensor([-1.0, 2.0]).reshape(1, 1, 1, 2))).flatten().tolist() == [0, 255]
+
+
+def test_everything_adds_up_over_experiences() -> None:
+    memory = everything(Memory(), [stream()[0], stream()[1], stream()[0]])
+    assert memory.count == 2 * len(stream()[0].pixels) + len(stream()[1].pixels)
+
+
+@settings(max_examples=12)
+@given(
+    st.sampled_from(["composite", "condensation", "rehearsal", "bic"]),
+    st.sampled_from(["12", "25", "900B", "2KiB", "7000B", "3/class", "700B/class"]),
+    st.lists(st.integers(1, 3), min_size=1, max_size=3),
+)
+def test_a_budget_over_an_open_stream_is_never_exceeded(method: str, budget: str, sizes: list[int]) -> None:
+    limit = Budget.parse(budget)
+    tiny = replace(
+        PLAN,
+        net=ConvNet((1, 8, 8), 2),
+        budget=limit,
+        classes=None,
+        condensation=replace(PLAN.condensation, inner=1, matching=1),
+        recipe=Recipe(1, 8, 0.01),
+    )
+    classes = sum(sizes)
+    learner = Learner(Memory())
+    try:
+        METHODS[method].count(tiny, classes)  # type: ignore[misc]
+    except ValueError:
+        return
+    for experience in Stream.of(load("digits").train, range(classes), sizes):
+        learner = METHODS[method].meet(tiny, learner, experience, drive)
+        memory = learner.memory
+        stored = sum(
+            len(kept.tensors().get("components", kept.tensors().get("pixels", ()))) for kept in memory.values()
+        )
+        allowed = limit.amount * (len(memory) if limit.each_class else 1)
+        assert (memory.nbytes if limit.in_bytes else stored) <= allowed
+    assert len(learner.memory) == classes
