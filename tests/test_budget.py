@@ -1,0 +1,279 @@
+"""Budgets: read as they are written, kept to the byte, and used up."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ccmcl.budget import Budget, images_of
+from ccmcl.errors import InputError
+from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered, nbytes
+
+Shape = tuple[int, int, int]
+UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "KiB": 1024, "kib": 1024, "MiB": 2**20}
+KINDS = ("exemplars", "with logits", "pixels", "composite")
+shapes = st.tuples(st.integers(1, 3), st.integers(1, 12), st.integers(1, 12))
+ratios = st.sampled_from([0.1, 0.5, 1.0, 1.5, 2.0, 2.5, 3.7, 10.0])
+
+
+def decimal(number: int, places: int) -> str:
+    """Write number / 10**places."""
+    return f"{number // 10**places}.{number % 10**places:0{places}d}" if places else str(number)
+
+
+@st.composite
+def byte_budgets(draw: st.DrawFn) -> tuple[str, Fraction]:
+    """Draw a budget as a user would write it, and what it is in bytes, exactly."""
+    unit, most = draw(st.sampled_from([("B", 60_000), ("kB", 60), ("KiB", 60), ("MB", 0.06), ("MiB", 0.06)]))
+    places = {"B": 0, "kB": 2, "KiB": 2, "MB": 5, "MiB": 5}[unit]
+    number = draw(st.integers(1, int(most * 10**places)))
+    written = decimal(number, places)
+    space, upper = draw(st.sampled_from(["", " "])), draw(st.booleans())
+    return written + space + (unit.upper() if upper else unit), Fraction(written) * UNITS[unit]
+
+
+def build(kind: str, shape: Shape, count: int, logits: int, ratio: float) -> Remembered:
+    match kind:
+        case "exemplars":
+            return Exemplars(torch.empty(count, *shape, dtype=torch.uint8))
+        case "with logits":
+            return Exemplars(torch.empty(count, *shape, dtype=torch.uint8), torch.empty(count, logits))
+        case "pixels":
+            return Pixels(torch.empty(count, *shape))
+        case _:
+            return Composite(torch.empty(count, *shape), torch.empty(count, images_of(count, ratio)))
+
+
+def fitting(budget: Budget, kind: str, shape: Shape, classes: int, logits: int, ratio: float) -> int:
+    match kind:
+        case "exemplars":
+            return budget.exemplars(shape, classes)
+        case "with logits":
+            return budget.exemplars(shape, classes, logits)
+        case "pixels":
+            return budget.pixels(shape, classes)
+        case _:
+            return budget.components(shape, classes, ratio)
+
+
+def memory_of(kept: Remembered, classes: int) -> Memory:
+    memory = Memory()
+    for label in range(classes):
+        memory = memory.plus(label, kept)
+    return memory
+
+
+@settings(max_examples=300)
+@given(
+    written=byte_budgets(),
+    each=st.booleans(),
+    kind=st.sampled_from(KINDS),
+    shape=shapes,
+    classes=st.integers(1, 12),
+    logits=st.integers(1, 12),
+    ratio=ratios,
+)
+def test_a_budget_in_bytes_is_never_exceeded_and_used_up(
+    written: tuple[str, Fraction], each: bool, kind: str, shape: Shape, classes: int, logits: int, ratio: float
+) -> None:
+    text, exact = written
+    limit = exact * classes if each else exact
+    if exact < 1:
+        with pytest.raises(InputError):
+            Budget.parse(text)
+        return
+    budget = Budget.parse(text + "/class" * each)
+    try:
+        count = fitting(budget, kind, shape, classes, logits, ratio)
+    except InputError:
+        count = 0
+    if count:
+        assert memory_of(build(kind, shape, count, logits, ratio), classes).nbytes <= limit
+    more = memory_of(build(kind, shape, count + 1, logits, ratio), classes).nbytes
+    assert more > budget.amount * (classes if each else 1)
+
+
+@given(
+    amount=st.integers(1, 500),
+    each=st.booleans(),
+    kind=st.sampled_from(KINDS),
+    shape=shapes,
+    classes=st.integers(1, 60),
+    logits=st.integers(1, 5),
+    ratio=ratios,
+)
+def test_a_budget_in_examples_is_never_exceeded_and_shared_evenly(
+    amount: int, each: bool, kind: str, shape: Shape, classes: int, logits: int, ratio: float
+) -> None:
+    budget = Budget.parse(f"{amount}{'/class' if each else ''}")
+    if not each and amount < classes:
+        with pytest.raises(InputError, match=f"A budget of {amount} shared by {classes} classes is smaller than one"):
+            fitting(budget, kind, shape, classes, logits, ratio)
+        return
+    count = fitting(budget, kind, shape, classes, logits, ratio)
+    if each:
+        assert count == amount
+    else:
+        assert count * classes <= amount < (count + 1) * classes
+
+
+@given(room=st.integers(2_000, 60_000), shape=shapes, fewer=st.integers(1, 5), added=st.integers(1, 7), ratio=ratios)
+def test_a_memory_made_smaller_for_more_classes_keeps_the_budget(
+    room: int, shape: Shape, fewer: int, added: int, ratio: float
+) -> None:
+    budget, most = Budget.parse(f"{room}B"), fewer + added
+    try:
+        after = budget.components(shape, most, ratio)
+    except InputError:
+        return
+    before = budget.components(shape, fewer, ratio)
+    generator = torch.Generator().manual_seed(0)
+    kept = Composite.draw(generator, before, shape, torch.float32, images=images_of(before, ratio))
+    assert memory_of(kept, fewer).nbytes <= room
+    assert memory_of(kept.shrunk(after), most).nbytes <= room
+
+
+@pytest.mark.parametrize("buffer", [20, 40, 60, 80, 100, 200, 300, 400, 500])
+def test_the_paper_s_buffers_give_the_paper_s_memories(buffer: int) -> None:
+    p = Budget.parse(str(buffer)).components((1, 28, 28), classes=10, ratio=2)
+    assert (p, images_of(p, 2)) == (buffer // 10, buffer // 5)
+    assert Budget.parse(str(buffer)).pixels((1, 28, 28), classes=10) == p
+    assert Budget.parse(str(buffer)).exemplars((1, 28, 28), classes=10, logits=10) == p
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "in_bytes", "each"),
+    [
+        ("100", 100, False, False),
+        (" 7 / class ", 7, False, True),
+        ("300KiB", 307_200, True, False),
+        ("300 kb", 300_000, True, False),
+        ("1.5MiB", 1_572_864, True, False),
+        ("0.25mb/CLASS", 250_000, True, True),
+        ("12B", 12, True, False),
+        ("1.1KiB", 1126, True, False),
+    ],
+)
+def test_budgets_are_read_as_users_write_them(text: str, amount: int, in_bytes: bool, each: bool) -> None:
+    assert Budget.parse(text) == Budget(amount, in_bytes, each)
+
+
+@given(st.integers(1, 10**6) | st.integers(10**15, 10**18), st.booleans(), st.booleans())
+@example(2**53 + 3, True, False)
+def test_a_budget_reads_what_it_writes(amount: int, in_bytes: bool, each: bool) -> None:
+    budget = Budget(amount, in_bytes, each)
+    assert Budget.parse(str(budget)) == budget
+
+
+@example(1001, 3, "kB")
+@given(st.integers(1, 10**6), st.integers(0, 6), st.sampled_from(["kB", "MB", "KiB", "MiB"]))
+def test_decimals_are_read_exactly(number: int, places: int, unit: str) -> None:
+    exact = math.floor(Fraction(number, 10**places) * UNITS[unit])
+    if exact:
+        assert Budget.parse(decimal(number, places) + unit).amount == exact
+
+
+@pytest.mark.parametrize("text", ["0", "0/class", "0KiB", "0.0MB", "0.5B", "00", "0.0009kB"])
+def test_a_budget_of_nothing_is_refused(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Budget.parse(f" {text} ")
+    assert str(caught.value) == (f"A budget of '{text}' leaves nothing to remember: give at least one example a class.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-5",
+        "abc",
+        "1.5",
+        "10XB",
+        "",
+        " ",
+        "1e3",
+        "100 examples",
+        "10/klass",
+        "/class",
+        "1,000",
+        "KiB",
+        "1.5/class",
+        ".5MB",
+    ],
+)
+def test_what_is_no_budget_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Budget.parse(text)
+    assert str(caught.value) == (
+        f"Cannot read the budget {text!r}: give a number of examples like '100', or bytes like '300KiB' "
+        "('/class' may follow)."
+    )
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + "kB", "9" * 400 + ".5MiB", "9" * 5000, "9" * 5000 + "B"])
+def test_a_number_without_end_is_read_or_refused(text: str) -> None:
+    try:
+        budget = Budget.parse(text)
+    except InputError:
+        return
+    assert budget.amount > 10**399
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "classes", "sentence"),
+    [
+        ("9", "pixels", 10, "A budget of 9 shared by 10 classes is smaller than one image per class"),
+        ("9", "composite", 10, "A budget of 9 shared by 10 classes is smaller than one component per class"),
+        ("679B", "exemplars", 10, "A budget of 679B shared by 10 classes is smaller than one picture per class"),
+        ("67B/class", "exemplars", 10, "A budget of 67B/class is smaller than one picture per class"),
+        ("259B/class", "pixels", 10, "A budget of 259B/class is smaller than one image per class"),
+        ("267B/class", "composite", 10, "A budget of 267B/class is smaller than one component per class"),
+        ("1B", "composite", 10, "A budget of 1B shared by 10 classes is smaller than one component per class"),
+    ],
+)
+def test_a_budget_one_byte_too_small_is_refused(text: str, kind: str, classes: int, sentence: str) -> None:
+    shape = (1, 8, 8)
+    with pytest.raises(InputError) as caught:
+        fitting(Budget.parse(text), kind, shape, classes, 0, 2.0)
+    assert str(caught.value) == f"{sentence}: give a larger one."
+
+
+@pytest.mark.parametrize(("text", "kind"), [("68B", "exemplars"), ("260B", "pixels"), ("268B", "composite")])
+def test_the_smallest_budget_that_is_enough_is_used_to_the_last_byte(text: str, kind: str) -> None:
+    count = fitting(Budget.parse(f"{text}/class"), kind, (1, 8, 8), 10, 0, 2.0)
+    assert count == 1
+    assert nbytes(build(kind, (1, 8, 8), count, 0, 2.0)) == int(text[:-1])
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_budget_of_terabytes_is_worked_out_at_once() -> None:
+    with at_most(seconds=1):
+        count = Budget.parse("8000000MiB").components((1, 8, 8), classes=10, ratio=2)
+    share = 8_000_000 * 2**20 // 10
+    assert 4 + 4 * count * (64 + 2 * count) <= share < 4 + 4 * (count + 1) * (64 + 2 * (count + 1))
+
+
+@given(components=st.integers(1, 10_000), ratio=st.floats(0.001, 100))
+def test_images_follow_the_ratio_and_are_never_none(components: int, ratio: float) -> None:
+    images = images_of(components, ratio)
+    assert images >= 1
+    assert images == 1 or abs(images - ratio * components) <= 0.5

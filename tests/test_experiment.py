@@ -1,0 +1,240 @@
+"""An experiment is spelled out completely: presets, names, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jaxtyping
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccmcl.budget import images_of
+from ccmcl.data import SHAPES
+from ccmcl.errors import InputError
+from ccmcl.experiment import PRESETS, Experiment, from_dict
+from ccmcl.methods import METHODS
+from ccmcl.stream import class_order, experience_sizes
+
+GREY, COLOUR = (1, 28, 28), (3, 32, 32)
+FIELDS = [field.name for field in dataclasses.fields(Experiment)]
+OTHER: dict[str, Any] = {
+    "dataset": "mnist",
+    "method": "bic",
+    "budget": "30",
+    "preset": "paper",
+    "seed": 1,
+    "order": "random",
+    "per_experience": "5",
+    "holdout": 100,
+    "width": 64,
+    "blocks": 2,
+    "ratio": 3.0,
+    "outer": 7,
+    "inner": 7,
+    "matching": 7,
+    "training": 7,
+    "condense_batch": 7,
+    "condense_optimiser": "adam",
+    "condense_rate": 0.07,
+    "steps": 7,
+    "batch": 7,
+    "rate": 0.07,
+}
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Switch the tests' own check of types off, which would come before ours."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "outer", "steps"),
+    [("mnist", 50, 500), ("fashion-mnist", 50, 500), ("svhn", 100, 1000), ("cifar10", 100, 1000)],
+)
+def test_preset_paper_is_the_table_of_the_paper(dataset: str, outer: int, steps: int) -> None:
+    made = Experiment.of(dataset=dataset, preset="paper")
+    assert (made.outer, made.inner, made.matching, made.training) == (outer, 10, 10, 1)  # K, T, I, J
+    assert (made.condense_batch, made.batch, made.rate, made.steps) == (256, 128, 0.01, steps)
+    assert (made.condense_optimiser, made.condense_rate) == ("rmsprop", 0.01)
+    assert (made.width, made.blocks, made.ratio) == (128, 3, 2.0)
+    assert class_order(made.order, 10, made.seed) == tuple(range(10))
+    assert experience_sizes(made.sizes(), 10) == (2, 2, 2, 2, 2)
+    plan = made.plan(SHAPES[dataset], 10)
+    assert (plan.net.width, plan.net.blocks) == (128, 3)
+    assert plan.condensation.network_rate == plan.recipe.rate == 0.01
+    assert (plan.recipe.steps, plan.recipe.batch, plan.condensation.batch) == (steps, 128, 256)
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "svhn", "cifar10"])
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
+def test_buffers_of_the_paper_hold_what_the_paper_says(dataset: str, step: int) -> None:
+    buffer = step * (20 if dataset in ("mnist", "fashion-mnist") else 100)
+    for method in ("composite", "condensation", "rehearsal", "bic"):
+        made = Experiment.of(dataset=dataset, method=method, preset="paper", budget=str(buffer))
+        plan, count = made.plan(SHAPES[dataset], 10), METHODS[method].count
+        assert count is not None
+        assert count(plan, 10) == buffer // 10  # P, whatever it is that is stored
+        assert images_of(count(plan, 10), plan.ratio) == 2 * buffer // 10  # Q = 2P
+
+
+@pytest.mark.parametrize(("dataset", "buffer", "overhead"), [("mnist", 20, 0.10), ("cifar10", 500, 16.3)])
+def test_overhead_of_the_weights_is_the_paper_s(dataset: str, buffer: int, overhead: float) -> None:
+    plan = Experiment.of(dataset=dataset, preset="paper", budget=str(buffer)).plan(SHAPES[dataset], 10)
+    components = plan.budget.components(plan.net.shape, 10, plan.ratio)
+    channels, height, width = plan.net.shape
+    weights = 10 * components * images_of(components, plan.ratio)
+    assert weights / (channels * height * width) == pytest.approx(overhead, rel=0.03)
+
+
+@pytest.mark.parametrize("shape", [GREY, COLOUR])
+def test_preset_fast_asks_for_no_more_work_than_paper(shape: tuple[int, int, int]) -> None:
+    fast, paper = (Experiment.of(shape=shape, preset=preset) for preset in ("fast", "paper"))
+    for name in ("outer", "inner", "matching", "training", "steps", "batch", "condense_batch"):
+        assert getattr(fast, name) <= getattr(paper, name)
+    assert fast.outer * fast.inner + fast.steps < (paper.outer * paper.inner + paper.steps) / 2
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_is_given_goes_before_the_preset(preset: str) -> None:
+    rest = {name: value for name, value in OTHER.items() if name not in ("preset", "dataset")}
+    assert Experiment.of(preset=preset, **rest).as_dict() == {**rest, "preset": preset, "dataset": "digits"}
+
+
+def test_name_changes_with_every_field() -> None:
+    assert set(OTHER) == set(FIELDS), "a field has no other value to try"
+    plain = Experiment.of()
+    names = {plain.name}
+    for field, value in OTHER.items():
+        assert getattr(plain, field) != value
+        changed = dataclasses.replace(plain, **{field: value})
+        assert changed.name not in names, field
+        names.add(changed.name)
+
+
+@pytest.mark.parametrize(
+    ("one", "same"),
+    [
+        ({"budget": "2KiB"}, {"budget": "2048B"}),
+        ({"budget": "2KiB"}, {"budget": " 2 kib "}),
+        ({"budget": "10/class"}, {"budget": "10 / class"}),
+        ({}, {"budget": "20", "method": "composite", "seed": 0}),
+        ({}, PRESETS["fast"](SHAPES["digits"])),
+        ({"ratio": 2.0}, {"ratio": 2}),
+        ({"rate": 1.0, "condense_rate": 3.0}, {"rate": 1, "condense_rate": 3}),
+        ({"seed": 3, "width": 8}, {"width": 8, "seed": 3}),
+    ],
+    ids=str,
+)
+def test_name_is_the_same_however_settings_are_given(one: dict[str, Any], same: dict[str, Any]) -> None:
+    assert Experiment.of(**one).name == Experiment.of(**same).name
+    assert Experiment.of(**one) == Experiment.of(**same)
+
+
+@given(st.text(max_size=60))
+def test_name_is_a_plain_folder_name_whatever_the_data_set_is_called(dataset: str) -> None:
+    name = Experiment.of(shape=GREY, dataset=dataset).name
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name)
+
+
+def test_name_of_a_long_data_set_still_fits_a_file_system() -> None:
+    long = [Experiment.of(shape=GREY, dataset=f"{'a' * 245}{end}.npz") for end in "xy"]
+    assert long[0].name != long[1].name
+    assert len(long[0].name) <= 200
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"method": "compsite"}, "did you mean 'composite'"),
+        ({"preset": "papr"}, "did you mean 'paper'"),
+        ({"preset": 3}, "There is no preset 3"),
+        ({"condense_optimiser": "rmsprob"}, "did you mean 'rmsprop'"),
+        ({"widht": 3}, "did you mean 'width'"),
+        ({"budget": "abc"}, "Cannot read the budget 'abc'"),
+        ({"budget": "0"}, "leaves nothing to remember"),
+        ({"budget": "1e3"}, "Cannot read the budget"),
+        ({"budget": 100}, "budget must be of type str"),
+        ({"seed": -1}, "seed must not be negative"),
+        ({"seed": 1.5}, "seed must be of type int"),
+        ({"seed": True}, "seed must be of type int"),
+        ({"holdout": -1}, "holdout must not be negative"),
+        ({"training": -1}, "training must not be negative"),
+        ({"order": 3}, "order must be of type str"),
+        *[
+            ({name: 0}, f"{name} must be at least 1, not 0")
+            for name in ("width", "blocks", "outer", "inner", "matching", "condense_batch", "steps", "batch")
+        ],
+        *[
+            ({name: value}, f"{name} must be a positive number")
+            for name in ("ratio", "condense_rate", "rate")
+            for value in (0.0, -1.0, float("nan"), float("inf"))
+        ],
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("unchecked")
+def test_bad_setting_is_a_sentence_that_names_it(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Experiment.of(**given)
+    said = str(caught.value)
+    assert words in said
+    assert said.endswith(".")
+    assert "\n" not in said
+
+
+def test_no_networks_steps_between_batches_are_allowed() -> None:
+    assert Experiment.of(training=0).training == 0
+
+
+@pytest.mark.parametrize("budget", ["9" * 400 + "KiB", "9" * 5000], ids=["infinite", "endless"])
+def test_budget_beyond_all_numbers_is_refused(budget: str) -> None:
+    with pytest.raises(InputError, match="budget"):
+        Experiment.of(budget=budget)
+
+
+experiments = st.builds(
+    Experiment.of,
+    shape=st.sampled_from([GREY, COLOUR]),
+    dataset=st.text(),
+    method=st.sampled_from(sorted(METHODS)),
+    preset=st.sampled_from(sorted(PRESETS)),
+    budget=st.from_regex(r"[1-9][0-9]{0,5}(B|KiB|MB)?(/class)?", fullmatch=True),
+    seed=st.integers(0),
+    order=st.text(),
+    ratio=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    rate=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    width=st.integers(1),
+)
+
+
+@given(experiments)
+def test_settings_survive_a_file(made: Experiment) -> None:
+    again = from_dict(json.loads(json.dumps(made.as_dict())))
+    assert again == made
+    assert again.name == made.name
+
+
+@pytest.mark.parametrize("drop", [None, "steps"])
+def test_settings_of_another_version_are_refused(drop: str | None) -> None:
+    values = {name: value for name, value in Experiment.of().as_dict().items() if name != drop}
+    with pytest.raises(InputError, match="not the settings of an experiment"):
+        from_dict(values if drop else {**values, "momentum": 0.9})
+
+
+@pytest.mark.parametrize(("text", "sizes"), [("2", 2), ("1,2,7", [1, 2, 7]), (" 3 , 7 ", [3, 7])])
+def test_classes_of_each_experience_are_read(text: str, sizes: list[int] | int) -> None:
+    assert Experiment.of(per_experience=text).sizes() == sizes
+
+
+@pytest.mark.parametrize("text", ["", "two", "1,,2", "1.5", "1;2"])
+def test_unreadable_classes_of_each_experience_are_a_sentence(text: str) -> None:
+    with pytest.raises(InputError, match=r"Cannot read the classes of each experience .*\."):
+        Experiment.of(per_experience=text).sizes()
