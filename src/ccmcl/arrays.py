@@ -28,7 +28,7 @@ def pixels_of(x: object) -> UInt8[Tensor, "n c h w"]:
     else:
         try:
             array = np.asarray(x)
-            images = torch.from_numpy(np.ascontiguousarray(array))
+            images = torch.from_numpy(np.require(array, requirements=["C", "W"]))
         except (TypeError, ValueError):
             raise InputError("Images must be one array of numbers, all pictures of the same size.") from None
     given = tuple(images.shape)
@@ -69,11 +69,22 @@ def labels_of(y: object) -> list[Hashable]:
     values: Any = y.tolist() if isinstance(y, np.ndarray | Tensor) else y
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InputError("Labels must be a list or an array, one for each picture.")
-    labels = [value.item() if isinstance(value, np.generic) else value for value in values]
+    labels = [
+        value.item() if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.ndim == 0) else value
+        for value in values
+    ]
     for label in labels:
-        if not isinstance(label, Hashable) or (isinstance(label, float) and label != label):
+        if not _hashable(label) or (isinstance(label, float) and label != label):
             raise InputError(f"A label cannot be {label!r}: give hashable values such as numbers or words.")
     return labels
+
+
+def _hashable(label: object) -> bool:
+    try:
+        hash(label)
+    except TypeError:
+        return False
+    return True
 
 
 def in_order(labels: Iterable[Hashable]) -> list[Hashable]:
@@ -120,7 +131,10 @@ def label_from_json(value: object) -> Hashable:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dict) and set(value) == {"tuple"} and isinstance(value["tuple"], list):
-        return tuple(label_from_json(part) for part in value["tuple"])
+        try:
+            return tuple(label_from_json(part) for part in value["tuple"])
+        except RecursionError:
+            raise InputError("A label is nested too deeply.") from None
     raise InputError(f"{value!r} is not a label.")
 
 

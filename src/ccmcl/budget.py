@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
+from fractions import Fraction
 
 from ccmcl.errors import InputError
 from ccmcl.memory import LABEL_BYTES
@@ -32,14 +34,14 @@ class Budget:
     @staticmethod
     def parse(text: str) -> Budget:
         """Read a budget as a user writes it."""
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*(/\s*class)?\s*", text.lower())
+        found = re.fullmatch(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([a-z]*)\s*(/\s*class)?\s*", text.lower())
         if not found or (found[2] and found[2] not in UNITS) or (not found[2] and "." in found[1]):
             raise InputError(
                 f"Cannot read the budget {text!r}: give a number of examples like '100', or bytes like '300KiB' "
                 "('/class' may follow)."
             )
         budget = Budget(
-            int(float(found[1]) * UNITS.get(found[2], 1)) if found[2] else int(found[1]),
+            int(Fraction(found[1]) * UNITS.get(found[2], 1)),
             in_bytes=bool(found[2]),
             each_class=bool(found[3]),
         )
@@ -76,8 +78,7 @@ class Budget:
         size = math.prod(shape)
         room = (self.share(classes) - LABEL_BYTES) // FLOAT_BYTES
         count = max(0, room) // size
-        while count and count * (size + images_of(count, ratio)) > room:
-            count -= 1
+        count = bisect_right(range(1, count + 1), room, key=lambda p: p * (size + images_of(p, ratio)))
         return self._enough(count, classes, "component")
 
     def _fitting(self, classes: int, size: int, noun: str) -> int:

@@ -7,9 +7,11 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -32,16 +34,19 @@ def write(path: Path, data: bytes) -> None:
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+        temporary = path.parent / f".{secrets.token_hex(6)}.tmp"
         with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:
+    except BaseException as error:
         if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise storage_error(path, error) from error
+            with suppress(OSError):
+                temporary.unlink()
+        if isinstance(error, OSError):
+            raise storage_error(path, error) from error
+        raise
 
 
 def storage_error(path: Path, error: OSError) -> StorageError:
@@ -57,7 +62,9 @@ def write_json(path: Path, value: object) -> None:
     """Write JSON for people and programs: sorted, indented, no NaN."""
     write(
         path,
-        (json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n").encode(),
+        (json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n").encode(
+            "utf-8", "backslashreplace"
+        ),
     )
 
 
@@ -76,12 +83,16 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 
     The description is one entry of the header, because safetensors puts several in no particular order.
     """
-    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    ready = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
     write(path, save(ready, {ABOUT: json.dumps(about, sort_keys=True)}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a safetensors file into memory; a file that is damaged or of another kind is an ``InputError``."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, not a file.")
     try:
         with safe_open(path, framework="pt") as file:
             # A clone has its own aligned storage, as a freshly computed tensor does; a mapped one may not, and
@@ -97,7 +108,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"Cannot read {path}: {(error.strerror or str(error)).lower()}.") from error
     except InputError:
         raise
-    except (SafetensorError, ValueError, RecursionError, RuntimeError) as error:
+    except (SafetensorError, TypeError, ValueError, RecursionError, RuntimeError) as error:
         raise InputError(f"{path} is not a whole safetensors file ({first_line(error)}).") from error
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ccmcl.errors import InputError
 from ccmcl.files import read_tensors, write_tensors
-from ccmcl.memory import KINDS, Composite, Exemplars, Memory, Pixels, Remembered
+from ccmcl.memory import KINDS, Composite, Exemplars, Memory, Pixels, Remembered, count_of
 
 FORMAT = "ccmcl memory 1"
 MOST_DECODED = 4 * 2**30
@@ -29,6 +29,8 @@ def save_memory(memory: Memory, path: Path | str, names: Sequence[str] = ()) -> 
     (('zero',), 516)
     """
     tensors, about = pack(memory, names)
+    if any(tensor.is_floating_point() and tensor.dtype != torch.float32 for tensor in tensors.values()):
+        raise InputError("Only memories in float32 can be saved.")
     write_tensors(Path(path), tensors, about)
 
 
@@ -66,15 +68,22 @@ def unpack(tensors: dict[str, Tensor], about: dict[str, Any], source: str) -> tu
     for label, kind in zip(labels.tolist(), kinds, strict=True):
         own = {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{label}.")}
         memory = memory.plus(label, _remembered(kind, own, f"{source}, class {label}"))
+    if sum(count_of(kept) * _decoded(kept) for kept in memory.values()) > MOST_DECODED:
+        raise InputError(f"{source} would decode to more than {MOST_DECODED >> 30} GiB of images.")
     shapes = {tuple(next(iter(kept.tensors().values())).shape[1:]) for kept in memory.values()}
     if len(shapes) > 1 or sum(len(kept.tensors()) for kept in memory.values()) + 1 != len(tensors):
         raise InputError(f"{source} is damaged: its classes do not fit together.")
     return memory, tuple(names)
 
 
+def _decoded(kept: Remembered) -> int:
+    """Count the bytes of one decoded image."""
+    return 4 * next(iter(kept.tensors().values()))[0].numel()
+
+
 def _remembered(kind: object, tensors: dict[str, Tensor], source: str) -> Remembered:
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
+        if tensor.dtype == torch.float32 and not tensor.isfinite().all():
             raise InputError(f"{source} is damaged: its {name} hold values that are not numbers.")
     floats, images = torch.float32, tensors.get("pixels", tensors.get("components"))
     whole = images is not None and images.ndim == 4 and images.numel() > 0
@@ -90,8 +99,6 @@ def _remembered(kind: object, tensors: dict[str, Tensor], source: str) -> Rememb
         case Composite.kind, ["components", "weights"] if whole and tensors["components"].dtype == floats:
             components, weights = tensors["components"], tensors["weights"]
             if weights.ndim == 2 and len(weights) == len(components) and weights.dtype == floats and weights.numel():
-                if weights.shape[1] * components[0].nbytes > MOST_DECODED:
-                    raise InputError(f"{source} would decode to more than {MOST_DECODED >> 30} GiB of images.")
                 return Composite(components, weights)
-    expected = kind if kind in KINDS else f"one of {', '.join(KINDS)}"
+    expected = kind if isinstance(kind, str) and kind in KINDS else f"one of {', '.join(KINDS)}"
     raise InputError(f"{source} is damaged: what is stored is not {expected} of the right shapes and types.")

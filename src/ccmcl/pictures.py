@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,15 +15,19 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ccmcl.errors import InputError
 from ccmcl.files import write
 from ccmcl.memory import Composite, Memory, Remembered
 
 TITLES = {"exemplars": "stored examples", "pixels": "free images", "composite": "composites"}
 MOST_IN_A_ROW = 20
+MOST_SHOWN = 100
 
 
 def draw_memory(memory: Memory, names: Sequence[str], path: Path | str) -> None:
     """Draw every class of a memory, one band a class, into a PNG file."""
+    if not memory:
+        raise InputError("The memory is empty: there is nothing to draw.")
     panels = [
         (TITLES[kind], {label: kept.images() for label, kept in memory.items() if kept.kind == kind})
         for kind in dict.fromkeys(kept.kind for kept in memory.values())
@@ -40,7 +45,10 @@ def render(panels: Sequence[tuple[str, dict[int, Tensor]]], names: Sequence[str]
     heights = [max(bands[label].shape[0] for bands in mosaics if label in bands) for label in labels]
     widths = [max(band.shape[1] for band in bands.values()) for bands in mosaics]
     pixel = max(0.016, 0.5 / max(heights))
-    size = (pixel * sum(widths) + 1.0 + 0.15 * len(widths), pixel * sum(heights) + 0.4 + 0.06 * len(heights))
+    size = (
+        pixel * sum(widths) + max(1.0, 0.1 * max(min(len(name), 40) for name in (*names, ""))) + 0.15 * len(widths),
+        pixel * sum(heights) + 0.4 + 0.06 * len(heights),
+    )
     layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, hspace=0.0, wspace=0.0)
     figure = Figure(figsize=size, dpi=100, layout=layout)
     FigureCanvasAgg(figure)
@@ -59,13 +67,16 @@ def render(panels: Sequence[tuple[str, dict[int, Tensor]]], names: Sequence[str]
             if row == 0:
                 axis.set_title(title, fontsize=9, loc="left")
     file = io.BytesIO()
-    figure.savefig(file, format="png")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.savefig(file, format="png")
     return file.getvalue()
 
 
 def escaped(text: str) -> str:
     """Keep a name a name: a dollar sign would start a formula."""
-    return text.replace("$", r"\$")[:40]
+    shown = "".join(c if c.isprintable() else "\ufffd" for c in text)
+    return (shown if len(shown) <= 40 else shown[:39] + "…").replace("$", r"\$")
 
 
 def scaled(images: Float[Tensor, "q c h w"]) -> Float[Tensor, "q c h w"]:
@@ -77,7 +88,8 @@ def scaled(images: Float[Tensor, "q c h w"]) -> Float[Tensor, "q c h w"]:
 
 
 def mosaic(images: Float[Tensor, "q c h w"], space: int = 1) -> NDArray[np.float32]:
-    """Set images side by side, in lines of at most twenty, with a thin white line between them."""
+    """Set images side by side, in lines of at most twenty, with a thin white line between them; the first hundred."""
+    images = images[:MOST_SHOWN]
     count, channels, height, width = images.shape
     columns = min(count, MOST_IN_A_ROW)
     lines = -(-count // columns)

@@ -99,6 +99,10 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def _loss(loss: float) -> str:
+    return "" if loss != loss else f"loss {loss:.4g}  "
+
+
 @dataclass
 class Lines:
     """Writes plain lines, at most one every few seconds: for logs."""
@@ -118,7 +122,7 @@ class Lines:
         self.pace.step(name, done)
         if time.monotonic() - self.told >= self.every:
             self.told = time.monotonic()
-            self.line(f"  {about}  {done}/{total}  loss {loss:.4g}  {self.pace}")
+            self.line(f"  {about}  {done}/{total}  {_loss(loss)}{self.pace}")
 
     def line(self, text: str) -> None:
         """Write a line."""
@@ -140,7 +144,7 @@ class Display:
         """Open the live line."""
         self.end()
         self.pace = Pace(dict(steps))
-        self.console.print(title, markup=False)
+        self.console.print(title, markup=False, emoji=False)
         self.live = Live(console=self.console, refresh_per_second=8, transient=True)
         self.live.start()
 
@@ -152,12 +156,12 @@ class Display:
             filled = width * done // max(1, total)
             bar = "━" * filled + "─" * (width - filled)
             self.live.update(
-                Text(f"  {about}  {bar}  {done}/{total}  loss {loss:.4g}  {self.pace}", overflow="ellipsis")
+                Text(f"  {about}  {bar}  {done}/{total}  {_loss(loss)}{self.pace}", overflow="ellipsis", no_wrap=True)
             )
 
     def line(self, text: str) -> None:
         """Write a line above the live one."""
-        self.console.print(text, markup=False)
+        self.console.print(text, markup=False, emoji=False)
 
     def end(self) -> None:
         """Close the live line."""

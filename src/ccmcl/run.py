@@ -171,6 +171,8 @@ def arrange(experiment: Experiment, data: Dataset) -> tuple[Stream, Images]:
         )
         test = Images(train.pixels[held], train.labels[held], train.classes)
         train = Images(train.pixels[kept], train.labels[kept], train.classes)
+        if len(torch.unique(train.labels)) < len(train.classes):
+            raise InputError(f"Holding out {experiment.holdout} images leaves a class without any to learn from.")
     order = class_order(experiment.order, len(train.classes), experiment.seed)
     return Stream.of(train, order, experiment.sizes()), test
 

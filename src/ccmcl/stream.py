@@ -80,6 +80,7 @@ class Stream:
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: int) -> Experience:
+        index = range(len(self))[index]
         classes = self.groups[index]
         pixels, labels = self.cut(self.images, classes)
         return Experience(index, classes, pixels, labels)
