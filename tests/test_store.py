@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 from ccmcl import store
 from ccmcl.errors import InputError, StorageError
+from ccmcl.evaluate import Scores
 from ccmcl.experiment import Experiment
 from ccmcl.files import write_tensors
 from ccmcl.loop import State, counter
@@ -27,6 +28,12 @@ from ccmcl.nets import ConvNet, Params
 from ccmcl.store import Progress, RunFolder, check_writable
 
 EXPERIMENT = Experiment.of(width=4)
+RESULT: dict[str, Any] = {
+    "classes": ["a", "b", "c"],
+    "groups": [[0, 1, 2]],
+    "memory": {"images": 9, "scalars": 1, "bytes": 4},
+    **Scores([[[1, 0, 1], [0, 2, 0], [1, 0, 1]]], [[0, 1, 2]]).as_dict(),
+}
 NET = ConvNet((1, 8, 8), 4)
 
 
@@ -268,7 +275,7 @@ def test_result_is_written_last(folder: RunFolder, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(store, "write_json", failing)
     with pytest.raises(StorageError):
-        folder.finish(memory(), ("a", "b", "c"), params(), {"accuracy": 0.5}, {})
+        folder.finish(memory(), ("a", "b", "c"), params(), RESULT, {})
     assert {"memory.safetensors", "network.safetensors"} <= set(written)
     assert not folder.finished
 
@@ -276,7 +283,7 @@ def test_result_is_written_last(folder: RunFolder, monkeypatch: pytest.MonkeyPat
 def test_finished_folder_keeps_only_what_came_out(folder: RunFolder) -> None:
     folder.save_job("learn 0", state(), {})
     (folder.path / ".result.json.0123456789ab.tmp").write_bytes(b"half")
-    folder.finish(memory(), ("a", "b", "c"), params(), {"accuracy": 0.5}, {"seconds": 1.0})
+    folder.finish(memory(), ("a", "b", "c"), params(), RESULT, {"seconds": 1.0})
     assert sorted(path.name for path in folder.path.iterdir()) == [
         "config.json",
         "cost.json",
@@ -284,7 +291,7 @@ def test_finished_folder_keeps_only_what_came_out(folder: RunFolder) -> None:
         "network.safetensors",
         "result.json",
     ]
-    assert (folder.result(), folder.cost()) == ({"accuracy": 0.5}, {"seconds": 1.0})
+    assert (folder.result(), folder.cost()) == (RESULT, {"seconds": 1.0})
     loaded, names = folder.memory()
     assert (names, loaded.nbytes) == (("a", "b", "c"), memory().nbytes)
 

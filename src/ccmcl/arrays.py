@@ -28,6 +28,7 @@ def pixels_of(x: object) -> UInt8[Tensor, "n c h w"]:
     else:
         try:
             array = np.asarray(x)
+            array = array.astype(array.dtype.newbyteorder("="), copy=False)
             images = torch.from_numpy(np.require(array, requirements=["C", "W"]))
         except (TypeError, ValueError):
             raise InputError("Images must be one array of numbers, all pictures of the same size.") from None

@@ -13,6 +13,8 @@ from ccmcl.memory import LABEL_BYTES
 
 UNITS = {"b": 1, "kb": 1000, "mb": 1000**2, "kib": 1024, "mib": 1024**2}
 FLOAT_BYTES = 4
+MOST_BYTES = 1 << 36
+"""What the images of one class may take while they are learned."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Budget:
 
     def pixels(self, shape: tuple[int, int, int], classes: int) -> int:
         """How many free images a class may store."""
-        return self._fitting(classes, FLOAT_BYTES * math.prod(shape), "image")
+        return self._affordable(self._fitting(classes, FLOAT_BYTES * math.prod(shape), "image"), 1, math.prod(shape))
 
     def components(self, shape: tuple[int, int, int], classes: int, ratio: float) -> int:
         """How many components P a class may store together with the weights of Q = ratio·P images.
@@ -73,17 +75,25 @@ class Budget:
         In the paper's count P is the share of the buffer, and the weights come on top as its "overhead";
         in bytes P is the largest number for which P·(S+Q) values and the label fit.
         """
-        if not self.in_bytes:
-            return self._fitting(classes, 0, "component")
         size = math.prod(shape)
+        if not self.in_bytes:
+            return self._affordable(self._fitting(classes, 0, "component"), ratio, size)
         room = (self.share(classes) - LABEL_BYTES) // FLOAT_BYTES
         count = max(0, room) // size
         count = bisect_right(range(1, count + 1), room, key=lambda p: p * (size + images_of(p, ratio)))
-        return self._enough(count, classes, "component")
+        return self._affordable(self._enough(count, classes, "component"), ratio, size)
 
     def _fitting(self, classes: int, size: int, noun: str) -> int:
         share = self.share(classes)
         return self._enough((share - LABEL_BYTES) // size if self.in_bytes else share, classes, noun)
+
+    def _affordable(self, count: int, ratio: float, size: int) -> int:
+        """Refuse what no machine has room for while it is being learned."""
+        if (count + images_of(count, ratio)) * size * FLOAT_BYTES > MOST_BYTES:
+            raise InputError(
+                f"A budget of {self} needs over {MOST_BYTES >> 30} GiB of memory for one class: give a smaller one."
+            )
+        return count
 
     def _enough(self, count: int, classes: int, noun: str) -> int:
         if count < 1:

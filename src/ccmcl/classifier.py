@@ -23,7 +23,7 @@ from ccmcl.arrays import (
 )
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
-from ccmcl.files import read_tensors, write_tensors
+from ccmcl.files import first_line, read_tensors, write_tensors
 from ccmcl.learn import logits_of
 from ccmcl.loop import Job, State, prefixed, section
 from ccmcl.memory import Memory
@@ -172,8 +172,13 @@ class ContinualClassifier:
         try:
             classifier = ContinualClassifier(**about["settings"], classes=about["classes"])
             memory, _ = unpack(section(tensors, "memory"), dict(about["memory"]), str(path))
-            classifier._labels = tuple(label_from_json(label) for label in about["labels"])
-            classifier._calls = int(about["calls"])
+            classifier._labels = labels = tuple(label_from_json(label) for label in about["labels"])
+            classifier._calls = calls = int(about["calls"])
+            if len(set(labels)) < len(labels) or calls < 0 or len(labels) > (about["classes"] or len(labels)):
+                raise InputError("its labels and calls do not fit together")
+            wanted = METHODS[str(classifier._given["method"])].stored
+            if any(set(kept.tensors()) != wanted for kept in memory.values()):
+                raise InputError("its memory is not what its method stores")
             if about["shape"] is not None:
                 channels, height, width = map(int, about["shape"])
                 classifier._shape = (channels, height, width)
@@ -183,8 +188,8 @@ class ContinualClassifier:
                 pictures = {tuple(next(iter(kept.tensors().values())).shape[1:]) for kept in memory.values()}
                 if pictures - {classifier._shape} or any(label >= len(classifier._labels) for label in memory):
                     raise InputError("the memory is of other pictures or classes")
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path} is damaged: {error}.") from error
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"{path} is damaged: {first_line(error)}.") from error
         return classifier
 
     def _plan(self, shape: tuple[int, int, int]) -> Plan:
@@ -222,11 +227,10 @@ class _Teller:
 
 def _check_params(plan: Plan, params: Params, classes: int) -> None:
     """Compare the parameters in a file with what the network expects."""
-    expected = plan.net.init(torch.Generator(), classes)
-    shapes = {name: (tensor.shape, tensor.dtype) for name, tensor in params.items() if name != "correction"}
-    if shapes != {name: (tensor.shape, tensor.dtype) for name, tensor in expected.items()}:
+    expected = plan.net.shapes(classes) | ({"correction": (2, classes)} if "correction" in params else {})
+    if {name: tuple(tensor.shape) for name, tensor in params.items()} != expected:
         raise InputError("the network does not fit the settings")
-    if "correction" in params and params["correction"].shape != (2, classes):
-        raise InputError("the correction does not fit the classes")
+    if any(tensor.dtype != torch.float32 for tensor in params.values()):
+        raise InputError("the network is not in float32")
     if not all(tensor.isfinite().all() for tensor in params.values()):
         raise InputError("the network holds values that are not numbers")

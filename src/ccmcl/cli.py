@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import logging
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -18,17 +20,19 @@ from rich.text import Text
 
 from ccmcl import data as data_sets
 from ccmcl._version import __version__
-from ccmcl.errors import InputError, StorageError
+from ccmcl.errors import InputError, StorageError, printable
 from ccmcl.experiment import Experiment
 from ccmcl.memory_file import load_memory
 from ccmcl.methods import METHODS
 from ccmcl.pictures import draw_memory, stored_shape
 from ccmcl.progress import reporter
 from ccmcl.report import experiences, summary, table
+from ccmcl.run import arrange, shape
 from ccmcl.run import run as run_experiment
-from ccmcl.run import shape
 from ccmcl.store import RunFolder, check_writable
 from ccmcl.system import keep_freed_memory
+
+MOST_THREADS = 1024
 
 app = App(
     name="ccmcl",
@@ -40,6 +44,14 @@ app = App(
 )
 
 
+def _whole(_: object, tokens: Sequence[Any]) -> int:
+    """Read a whole number as it is written; 1.5 is not one."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r} is not a whole number.") from None
+
+
 def _given() -> Any:
     """Make the command line's view of Experiment: the same fields and help, each one optional."""
     entries: list[tuple[str, Any, Any]] = []
@@ -47,7 +59,10 @@ def _given() -> Any:
     for field in dataclasses.fields(Experiment):
         preset = field.default is dataclasses.MISSING
         about = field.metadata["help"] + (" (default: by preset)" if preset else f" (default: {field.default})")
-        kind: Any = Annotated[kinds[str(field.type)] | None, Parameter(help=about, show_default=False)]
+        convert = _whole if field.type == "int" else None
+        kind: Any = Annotated[
+            kinds[str(field.type)] | None, Parameter(help=about, show_default=False, converter=convert)
+        ]
         entries.append((field.name, kind, dataclasses.field(default=None)))
     own = {"__module__": __name__}  # a class of no module's is not unfolded into options
     return dataclasses.make_dataclass("Given", entries, namespace=own, frozen=True, kw_only=True)
@@ -107,6 +122,8 @@ def compare(
         raise InputError("compare takes several methods: give them as --methods, with commas.")
     asked = [Experiment.of(data_dir, **values, method=name.strip()) for name in methods.split(",")]
     report = reporter(quiet)
+    for one in asked:  # a budget that one method cannot keep is said before any work is done
+        arrange(one, data_sets.load(one.dataset, data_dir, progress=not quiet))
     folders = [run_experiment(one, out, data_dir, report, checkpoint_seconds) for one in asked]
     drawn = []
     for folder in folders:
@@ -159,7 +176,7 @@ def show(
             for label, kept in memory.items():
                 name = names[label] if label < len(names) else str(label)
                 one = type(memory)({label: kept})
-                rows.add_row(Text(name), stored_shape(kept), f"{one.scalars:,}", f"{one.nbytes:,}")
+                rows.add_row(Text(printable(name)), stored_shape(kept), f"{one.scalars:,}", f"{one.nbytes:,}")
             console.print(rows)
     if png is not None and memory is not None:
         check_writable(png.parent)
@@ -194,12 +211,12 @@ def data(
         channels, height, width = row.shape
         content = {True: "official", False: "not official", None: "" if row.found else "not here"}[row.official]
         listing.add_row(
-            Text(row.name),
+            Text(printable(row.name)),
             f"{height}×{width} {'grey' if channels == 1 else 'colour'}",
             "" if row.train is None else f"{row.train:,}",
             "" if row.test is None else f"{row.test:,}",
             Text("unusable" if row.problem else content),
-            Text(row.problem or row.found or f"fetch it with: ccmcl data {row.name}"),
+            Text(printable(row.problem or row.found or f"fetch it with: ccmcl data {row.name}")),
         )
     _console().print(listing)
 
@@ -207,6 +224,9 @@ def data(
 def main(arguments: list[str] | None = None) -> None:
     """Run the program; every mistake a user can make ends in one sentence and exit code 2."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     keep_freed_memory()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
@@ -215,17 +235,19 @@ def main(arguments: list[str] | None = None) -> None:
         _stop(str(error).strip() or type(error).__name__, 2)
     except InputError as error:
         _stop(str(error), 2)
-    except StorageError as error:
-        _stop(str(error), 1)
-    except KeyboardInterrupt:
-        _stop("Stopped; the same command goes on from the last checkpoint.", 130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except StorageError as error:
+        _stop(str(error), 1)
+    except OSError as error:
+        _stop(f"{error.filename or 'A file'} cannot be used: {(error.strerror or str(error)).lower()}.", 2)
+    except KeyboardInterrupt:
+        _stop("Stopped; the same command goes on from the last checkpoint.", 130)
 
 
 def _stop(message: str, code: int) -> None:
-    print(f"ccmcl: {' '.join(message.split())}", file=sys.stderr)
+    print(f"ccmcl: {printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -235,8 +257,8 @@ def _values(settings: Any) -> dict[str, Any]:
 
 def _set_threads(threads: int | None) -> None:
     if threads is not None:
-        if threads < 1:
-            raise InputError(f"At least one thread is needed, not {threads}.")
+        if not 1 <= threads <= MOST_THREADS:
+            raise InputError(f"The number of threads must be from 1 to {MOST_THREADS}, not {threads}.")
         torch.set_num_threads(threads)
 
 

@@ -26,3 +26,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word.lower(), names, n=2, cutoff=0.5)
     listing = f"known: {', '.join(names)}"
     return f"did you mean {' or '.join(map(repr, close))}? ({listing})" if close else listing
+
+
+def printable(text: str) -> str:
+    """Make text from outside safe to show: what could steer a terminal becomes a replacement character.
+
+    >>> printable("a" + chr(27) + "b") == "a" + chr(0xFFFD) + "b"
+    True
+    """
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

@@ -94,6 +94,7 @@ class Experiment:
         for name in ("ratio", "condense_rate", "rate"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise InputError(f"The setting {name} must be a positive number, not {getattr(self, name)}.")
+            object.__setattr__(self, name, float(getattr(self, name)))
         object.__setattr__(self, "budget", str(Budget.parse(self.budget)))
 
     def as_dict(self) -> dict[str, Any]:
@@ -105,10 +106,9 @@ class Experiment:
         """The name of the run's folder: what it is about, and a hash of everything."""
         canonical = json.dumps({"format": FORMAT, **self.as_dict()}, sort_keys=True, separators=(",", ":"))
         digest = hashlib.sha256(canonical.encode()).hexdigest()[:8]
-        words = [Path(self.dataset).name, self.method, self.budget, self.preset, f"seed{self.seed}", digest]
-        return "-".join(re.sub(r"[^A-Za-z0-9]+", "_", word).strip("_") for word in words if word).replace(
-            "fashion_mnist", "fashion-mnist"
-        )
+        dataset = re.sub(r"[^A-Za-z0-9-]+", "_", Path(self.dataset).name)[:40].strip("_-") or "data"
+        budget = self.budget.replace("/", "_per_")
+        return f"{dataset}-{self.method}-{budget}-{self.preset}-seed{self.seed}-{digest}"
 
     def plan(self, shape: tuple[int, int, int], classes: int | None) -> Plan:
         """Hand the settings on to the method, as plain values."""

@@ -8,6 +8,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Generator, Tensor
 
+from ccmcl.errors import InputError
+
 State = dict[str, Tensor]
 
 
@@ -77,6 +79,13 @@ def section(state: State, prefix: str) -> dict[str, Tensor]:
 def prefixed(prefix: str, tensors: dict[str, Tensor]) -> State:
     """Undo ``section``."""
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def checked(tensors: dict[str, Tensor], what: str) -> dict[str, Tensor]:
+    """Hand tensors on if they are all numbers; work that ran off to infinity must not pass for a result."""
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise InputError(f"The numbers of {what} ran off to infinity: lower its learning rate.")
+    return tensors
 
 
 def counter(value: int) -> Tensor:

@@ -122,7 +122,10 @@ class Composite:
         left, values, right = torch.linalg.svd(mixed, full_matrices=False)
         rank = min(count, len(values))
         return Composite(
-            (values[:rank, None] * right[:rank]).to(weights.dtype).reshape(rank, *self.components.shape[1:]),
+            (values[:rank, None] * right[:rank])
+            .to(weights.dtype)
+            .reshape(rank, *self.components.shape[1:])
+            .contiguous(),
             left[:, :rank].T.to(weights.dtype).contiguous(),
         )
 

@@ -24,7 +24,7 @@ from ccmcl.learn import (
     from_pixels,
     logits_of,
 )
-from ccmcl.loop import Drive, generator_for, section
+from ccmcl.loop import Drive, checked, generator_for, section
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered
 from ccmcl.nets import ConvNet, Params, outputs_of
 from ccmcl.stream import Experience
@@ -76,6 +76,8 @@ class Method:
 
     meet: Meet
     about: str
+    stored: frozenset[str] = frozenset()
+    """the names of the tensors that it stores of a class"""
     count: Callable[[Plan, int], int] | None = None
     """how many pictures or components a class may keep when so many classes share the budget"""
     keeps_all: bool = False
@@ -139,23 +141,29 @@ METHODS: dict[str, Method] = {
     "composite": Method(
         composite,
         "components and mixing weights, learned (the paper's method)",
-        lambda plan, classes: plan.budget.components(plan.net.shape, classes, plan.ratio),
+        stored=frozenset({"components", "weights"}),
+        count=lambda plan, classes: plan.budget.components(plan.net.shape, classes, plan.ratio),
     ),
     "condensation": Method(
         condensation,
         "free images, learned",
-        lambda plan, classes: plan.budget.pixels(plan.net.shape, classes),
+        stored=frozenset({"pixels"}),
+        count=lambda plan, classes: plan.budget.pixels(plan.net.shape, classes),
     ),
     "rehearsal": Method(
-        rehearsal, "stored pictures", lambda plan, classes: plan.budget.exemplars(plan.net.shape, classes)
+        rehearsal,
+        "stored pictures",
+        stored=frozenset({"pixels"}),
+        count=lambda plan, classes: plan.budget.exemplars(plan.net.shape, classes),
     ),
     "bic": Method(
         bic,
         "stored pictures with their logits, bias corrected",
-        lambda plan, classes: plan.budget.exemplars(plan.net.shape, classes, logits=plan.sharing(classes)),
+        stored=frozenset({"pixels", "logits"}),
+        count=lambda plan, classes: plan.budget.exemplars(plan.net.shape, classes, logits=plan.sharing(classes)),
     ),
     "finetune": Method(finetune, "no memory: the lower bound"),
-    "joint": Method(joint, "all data at once: the upper bound", keeps_all=True),
+    "joint": Method(joint, "all data at once: the upper bound", stored=frozenset({"pixels"}), keeps_all=True),
 }
 
 
@@ -211,7 +219,9 @@ def _condense_and_learn(
             plan.condensation,
             generator,
         )
-        memory = memory.plus(label, job.finish(drive(f"condense {experience.index}-{label}", job)))
+        learned = job.finish(drive(f"condense {experience.index}-{label}", job))
+        checked(learned.tensors(), "the memory (condense_rate)")
+        memory = memory.plus(label, learned)
     batches = from_images(memory.images(), memory.labels(), plan.recipe.batch)
     return Learner(memory, _learn(plan, experience, drive, memory, batches))
 
@@ -228,7 +238,7 @@ def _learn(
         plan.recipe.rate,
         generator_for(plan.seed, "learn", experience.index),
     )
-    return section(drive(f"learn {experience.index}", job), "params")
+    return checked(section(drive(f"learn {experience.index}", job), "params"), "the network")
 
 
 def _go_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive, keep_logits: bool = False) -> Params:
@@ -248,7 +258,7 @@ def _go_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive, k
 
     generator = generator_for(plan.seed, "learn", experience.index)
     job = Trainer(start, batches, judge, plan.recipe.steps, plan.recipe.rate, generator)
-    return section(drive(f"learn {experience.index}", job), "params")
+    return checked(section(drive(f"learn {experience.index}", job), "params"), "the network")
 
 
 def _with_logits(
@@ -320,7 +330,7 @@ def _correction(plan: Plan, memory: Memory, params: Params, newest: list[int], i
         plan.recipe.rate,
         generator_for(plan.seed, "correct", index),
     )
-    fit = section(drive(f"correct {index}", job), "params")
+    fit = checked(section(drive(f"correct {index}", job), "params"), "the correction")
     return torch.stack([1 + (fit["scale"] - 1) * mask, fit["shift"] * mask])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,8 @@ from ccmcl.errors import InputError
 
 Params = dict[str, Tensor]
 SMALLEST = 4
+MOST_PARAMETERS = 1 << 32
+_VECTORS = (("conv", "bias"), ("norm", "scale"), ("norm", "shift"))
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,9 @@ class ConvNet:
         if self.width < 1 or self.max_blocks < 1:
             raise InputError(f"A network needs width and blocks of at least 1, not {self.width}, {self.max_blocks}.")
 
+        if sum(math.prod(shape) for shape in self.shapes(1).values()) > MOST_PARAMETERS:
+            raise InputError(f"A network of width {self.width} does not fit into memory: give a smaller width.")
+
     @property
     def blocks(self) -> int:
         """The number of blocks that the picture has room for."""
@@ -56,18 +62,24 @@ class ConvNet:
         """The number of values that reach the linear layer."""
         return self.width * (self.shape[1] >> self.blocks) * (self.shape[2] >> self.blocks)
 
+    def shapes(self, outputs: int) -> dict[str, tuple[int, ...]]:
+        """The shape of every parameter, by name."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        channels = self.shape[0]
+        for block in range(self.blocks):
+            shapes[f"conv{block}.weight"] = (self.width, channels, 3, 3)
+            shapes |= {f"{name}{block}.{leaf}": (self.width,) for name, leaf in _VECTORS}
+            channels = self.width
+        return shapes | {"head.weight": (outputs, self.features), "head.bias": (outputs,)}
+
     def init(self, generator: Generator, outputs: int, dtype: torch.dtype = torch.float32) -> Params:
         """Draw new parameters: Glorot-uniform weights, biases 0, norms 1 and 0 (as the authors' program has it)."""
         params: Params = {}
-        channels = self.shape[0]
-        for block in range(self.blocks):
-            params[f"conv{block}.weight"] = _glorot((self.width, channels, 3, 3), generator, dtype)
-            params[f"conv{block}.bias"] = torch.zeros(self.width, dtype=dtype)
-            params[f"norm{block}.scale"] = torch.ones(self.width, dtype=dtype)
-            params[f"norm{block}.shift"] = torch.zeros(self.width, dtype=dtype)
-            channels = self.width
-        params["head.weight"] = _glorot((outputs, self.features), generator, dtype)
-        params["head.bias"] = torch.zeros(outputs, dtype=dtype)
+        for name, shape in self.shapes(outputs).items():
+            if name.endswith(".weight"):
+                params[name] = _glorot(shape, generator, dtype)
+            else:
+                params[name] = torch.full(shape, 1.0 if name.endswith(".scale") else 0.0, dtype=dtype)
         return params
 
     def grow(self, params: Params, outputs: int, generator: Generator) -> Params:

@@ -15,7 +15,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ccmcl.errors import InputError
+from ccmcl.errors import InputError, printable
 from ccmcl.files import write
 from ccmcl.memory import Composite, Memory, Remembered
 
@@ -75,7 +75,7 @@ def render(panels: Sequence[tuple[str, dict[int, Tensor]]], names: Sequence[str]
 
 def escaped(text: str) -> str:
     """Keep a name a name: a dollar sign would start a formula."""
-    shown = "".join(c if c.isprintable() else "\ufffd" for c in text)
+    shown = printable(text)
     return (shown if len(shown) <= 40 else shown[:39] + "…").replace("$", r"\$")
 
 

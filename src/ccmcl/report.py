@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.table import Table
+from rich.text import Text
 
+from ccmcl.errors import printable
 from ccmcl.progress import duration
 from ccmcl.store import RunFolder
 
 
 def table(folders: Sequence[RunFolder], title: str | None = None) -> Table:
     """Set finished runs side by side: what they reached, what they forgot, what they kept, what they took."""
-    rows = Table(title=title, title_justify="left", title_style="bold")
+    rows = Table(title=None if title is None else Text(printable(title)), title_justify="left", title_style="bold")
     rows.add_column("method")
     for column in ("accuracy", "incremental", "forgetting", "memory", "seconds"):
         rows.add_column(column, justify="right")
@@ -32,7 +34,7 @@ def table(folders: Sequence[RunFolder], title: str | None = None) -> Table:
 def experiences(folder: RunFolder) -> Table:
     """Show the accuracy on every experience (column) after every experience (row)."""
     result = folder.result()
-    names = [", ".join(result["classes"][k] for k in group) for group in result["groups"]]
+    names = [Text(printable(", ".join(result["classes"][k] for k in group))) for group in result["groups"]]
     rows = Table(title="accuracy on each experience (column) after each (row)", title_justify="left")
     rows.add_column("after")
     for name in names:

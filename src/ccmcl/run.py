@@ -18,7 +18,7 @@ from ccmcl.evaluate import Scores, confusion
 from ccmcl.experiment import Experiment
 from ccmcl.loop import Job, State, generator_for
 from ccmcl.memory import Memory
-from ccmcl.methods import METHODS, Learner, check, everything, plan_steps
+from ccmcl.methods import METHODS, Learner, Plan, check, everything, plan_steps
 from ccmcl.progress import Reporter, Silent
 from ccmcl.store import Progress, RunFolder, check_writable
 from ccmcl.stream import Stream, class_order
@@ -43,9 +43,8 @@ def run(
     reporter = reporter or Silent()
     folder = RunFolder.of(out, experiment)
     data = load(experiment.dataset, data_dir, progress=not isinstance(reporter, Silent))
-    stream, test = arrange(experiment, data)
-    method, plan = METHODS[experiment.method], experiment.plan(shape(data), len(stream.order))
-    check(plan, experiment.method, len(stream.order))
+    stream, test, plan = arrange(experiment, data)
+    method = METHODS[experiment.method]
     check_writable(out)
     folder.open(experiment, data.fingerprint)
     with folder.locked():
@@ -158,8 +157,10 @@ class Timing:
         self.seconds[self.kind] = self.seconds.get(self.kind, 0.0) + time.perf_counter() - self.start
 
 
-def arrange(experiment: Experiment, data: Dataset) -> tuple[Stream, Images]:
-    """Make the stream of an experiment and the images it is judged on: test images, or training images held out."""
+def arrange(experiment: Experiment, data: Dataset) -> tuple[Stream, Images, Plan]:
+    """Make the stream of an experiment, the images it is judged on (test images, or training images held out) and
+    the plan of its method; whatever of this cannot be is an ``InputError``, before any work is done.
+    """  # noqa: D205
     train, test = data.train, data.test
     if experiment.holdout:
         if experiment.holdout >= len(train.labels):
@@ -174,7 +175,10 @@ def arrange(experiment: Experiment, data: Dataset) -> tuple[Stream, Images]:
         if len(torch.unique(train.labels)) < len(train.classes):
             raise InputError(f"Holding out {experiment.holdout} images leaves a class without any to learn from.")
     order = class_order(experiment.order, len(train.classes), experiment.seed)
-    return Stream.of(train, order, experiment.sizes()), test
+    stream = Stream.of(train, order, experiment.sizes())
+    plan = experiment.plan(shape(data), len(stream.order))
+    check(plan, experiment.method, len(stream.order))
+    return stream, test, plan
 
 
 def shape(data: Dataset) -> tuple[int, int, int]:

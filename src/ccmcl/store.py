@@ -24,6 +24,17 @@ from ccmcl.memory_file import load_memory, pack, save_memory, unpack
 from ccmcl.methods import Learner
 from ccmcl.nets import Params
 
+RESULT: dict[str, type] = {
+    "accuracy": float,
+    "incremental_accuracy": float,
+    "forgetting": float,
+    "accuracies": list,
+    "matrix": list,
+    "classes": list,
+    "groups": list,
+    "memory": dict,
+}
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -97,14 +108,17 @@ class RunFolder:
     def result(self) -> dict[str, Any]:
         """Read what came out."""
         values = read_json(self.result_file)
-        if not isinstance(values, dict) or not isinstance(values.get("accuracy"), float):
+        if not isinstance(values, dict) or any(not isinstance(values.get(name), kind) for name, kind in RESULT.items()):
             raise InputError(f"{self.result_file} does not hold the result of a run.")
         return values
 
     def cost(self) -> dict[str, Any]:
         """Read what it took."""
         path = self.path / "cost.json"
-        return dict(read_json(path)) if path.is_file() else {}
+        values = read_json(path) if path.is_file() else {}
+        if not isinstance(values, dict) or not isinstance(values.get("seconds", 0.0), float):
+            raise InputError(f"{path} does not hold the cost of a run.")
+        return values
 
     def memory(self) -> tuple[Memory, tuple[str, ...]]:
         """Read the memory and the names of its classes."""
@@ -115,7 +129,7 @@ class RunFolder:
         settings = {"experiment": experiment.as_dict(), "data": fingerprint}
         if self.config_file.is_file():
             there = read_json(self.config_file)
-            if there.get("experiment") != settings["experiment"]:
+            if not isinstance(there, dict) or there.get("experiment") != settings["experiment"]:
                 raise InputError(f"{self.path} holds another experiment; choose another place with --out.")
             if there.get("data") != fingerprint:
                 raise InputError(
@@ -147,13 +161,11 @@ class RunFolder:
     def event(self, kind: str, **details: object) -> None:
         """Add a line to the record of what happened; a line cut off by a crash is dropped first."""
         path = self.path / "events.jsonl"
-        line = json.dumps({"event": kind, "time": round(time.time(), 3), **details}, allow_nan=True) + "\n"
+        line = json.dumps({"event": kind, "time": round(time.time(), 3), **details}) + "\n"
         try:
-            with path.open("ab+") as file:
-                if file.tell():
-                    file.seek(-1, os.SEEK_END)
-                    if file.read(1) != b"\n":
-                        line = "\n" + line
+            if path.is_file() and (content := path.read_bytes()) and not content.endswith(b"\n"):
+                os.truncate(path, content.rfind(b"\n") + 1)
+            with path.open("ab") as file:
                 file.write(line.encode())
         except OSError as error:
             raise storage_error(path, error) from error
@@ -191,9 +203,12 @@ class RunFolder:
         if not path.is_file():
             return Progress(Learner(Memory()))
         tensors, about = read_tensors(path)
-        memory, _ = unpack(section(tensors, "memory"), about["memory"], str(path))
-        cost = tuple((str(kind), float(seconds)) for kind, seconds in about["cost"])
-        return Progress(Learner(memory, section(tensors, "params")), tuple(about["confusions"]), cost)
+        try:
+            memory, _ = unpack(section(tensors, "memory"), dict(about["memory"]), str(path))
+            cost = tuple((str(kind), float(seconds)) for kind, seconds in about["cost"])
+            return Progress(Learner(memory, section(tensors, "params")), tuple(about["confusions"]), cost)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} is damaged ({error}); remove that folder to start the run again.") from error
 
     def finish(
         self,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ccmcl.data import Images
 from ccmcl.errors import InputError
+from ccmcl.loop import generator_for
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def class_order(order: str, classes: int, seed: int) -> tuple[int, ...]:
     if order == "ascending":
         return tuple(range(classes))
     if order == "random":
-        generator = torch.Generator().manual_seed(seed)
+        generator = generator_for(seed, "order")
         return tuple(torch.randperm(classes, generator=generator).tolist())
     try:
         return tuple(int(word) for word in order.split(","))
