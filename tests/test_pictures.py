@@ -183,7 +183,9 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("count", "lines", "columns"), [(1, 1, 1), (20, 1, 20), (21, 2, 20), (200, 5, 20)])
-def test_the_first_hundred_images_stand_in_lines_of_twenty_with_white_between(count: int, lines: int, columns: int) -> None:
+def test_the_first_hundred_images_stand_in_lines_of_twenty_with_white_between(
+    count: int, lines: int, columns: int
+) -> None:
     images = torch.arange(count)[:, None, None, None].expand(count, 1, 3, 4) / 255
     sheet = mosaic(images)
     assert sheet.shape == (lines * 4 - 1, columns * 5 - 1)
