@@ -316,7 +316,7 @@ def test_holdout_leaves_the_test_set_untouched(tmp_path: Path, method: str) -> N
 @pytest.mark.parametrize("holdout", [1, 100, 1280])
 def test_held_out_images_are_judged_on_and_never_learned_from(holdout: int) -> None:
     data = load("digits")
-    stream, judged, _ = arrange(tiny(order="ascending", holdout=holdout), data)
+    stream, judged, _ = arrange(tiny(order="ascending", holdout=holdout, budget="20"), data)
     learned = torch.cat([experience.pixels for experience in stream])
     assert (len(judged), len(learned)) == (holdout, len(data.train) - holdout)
 

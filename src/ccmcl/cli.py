@@ -41,6 +41,7 @@ app = App(
     version_flags=["--version"],
     help_format="plaintext",
     result_action="return_value",
+    suppress_keyboard_interrupt=False,
 )
 
 

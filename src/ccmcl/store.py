@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from filelock import FileLock, Timeout
 from ccmcl.errors import InputError
 from ccmcl.evaluate import Confusion
 from ccmcl.experiment import Experiment, from_dict
-from ccmcl.files import read_json, read_tensors, storage_error, write, write_json, write_tensors
+from ccmcl.files import read_json, read_tensors, storage_error, write_json, write_tensors
 from ccmcl.loop import State, prefixed, section
 from ccmcl.memory import Memory
 from ccmcl.memory_file import load_memory, pack, save_memory, unpack
@@ -238,10 +239,10 @@ class RunFolder:
 
 def check_writable(out: Path | str) -> None:
     """Make sure that runs can be written below ``out``, before any work is done."""
-    probe = Path(out) / ".probe"
     try:
-        write(probe, b"")
-        probe.unlink()
+        Path(out).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):  # has no name, so no crash can leave it
+            pass
     except OSError as error:
-        reason = str(error.__cause__.strerror if isinstance(error.__cause__, OSError) else error).lower()
+        reason = (error.strerror or str(error)).lower()
         raise InputError(f"Cannot write to the output directory {out}: {reason}.") from error
