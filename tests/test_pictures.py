@@ -15,7 +15,8 @@ from PIL import Image
 
 from ccmcl.errors import InputError, StorageError
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered
-from ccmcl.pictures import draw_memory, mosaic, scaled, stored_shape
+from ccmcl.pictures import draw_memory, mosaic, scaled
+from ccmcl.report import stored_shape
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 Colour = tuple[int, int, int]

@@ -22,12 +22,13 @@ from ccmcl import data as data_sets
 from ccmcl._version import __version__
 from ccmcl.errors import InputError, StorageError, printable
 from ccmcl.experiment import Experiment
+from ccmcl.memory import Memory
 from ccmcl.memory_file import load_memory
 from ccmcl.methods import METHODS
-from ccmcl.pictures import draw_memory, stored_shape
+from ccmcl.pictures import draw_memory
 from ccmcl.progress import reporter
-from ccmcl.report import experiences, summary, table
-from ccmcl.run import arrange, shape
+from ccmcl.report import contents, experiences, summary, table
+from ccmcl.run import arrange, shape, size_of
 from ccmcl.run import run as run_experiment
 from ccmcl.store import RunFolder, check_writable
 from ccmcl.system import keep_freed_memory
@@ -95,7 +96,7 @@ def run(
     experiment = Experiment.of(data_dir, **_values(settings))
     folder = run_experiment(experiment, out, data_dir, reporter(quiet), checkpoint_seconds)
     if json:
-        _print_json({"run": str(folder.path), **folder.result(), "cost": folder.cost()})
+        _print_json(_result(folder))
         return
     console = _console()
     console.print(experiences(folder))
@@ -132,7 +133,7 @@ def compare(
             drawn.append(pictures / f"{folder.experiment().method}.png")
             draw_memory(*folder.memory(), drawn[-1])
     if json:
-        _print_json([{"run": str(folder.path), **folder.result(), "cost": folder.cost()} for folder in folders])
+        _print_json([_result(folder) for folder in folders])
         return
     first = asked[0]
     console = _console()
@@ -150,40 +151,28 @@ def show(
     json: Annotated[bool, Parameter(help="print JSON on standard output, and nothing else")] = False,
 ) -> None:
     """Tell what a run or a memory file holds and how large it is."""
-    console = _console()
     folder = RunFolder.existing(path) if path.is_dir() else None
     if folder is not None and not folder.finished:
         raise InputError(f"{path} is not finished; run the same experiment again to go on with it.")
-    if folder is not None and not folder.memory_file.is_file():
-        if png is not None:
-            raise InputError(f"{path} keeps no memory to draw (method {folder.experiment().method}).")
-        memory, names = None, tuple[str, ...]()
+    file = path if folder is None else folder.memory_file
+    if folder is not None and not file.is_file():  # a method that keeps nothing, or everything
+        memory, names = Memory(), tuple[str, ...]()
     else:
-        memory, names = load_memory(path if folder is None else folder.memory_file)
-    if json:
-        held = {} if memory is None else {"images": memory.count, "scalars": memory.scalars, "bytes": memory.nbytes}
-        result = {} if folder is None else {"run": str(path), **folder.result(), "cost": folder.cost()}
-        _print_json({**result, "memory": held, "names": list(names)} if folder is None else result)
-    else:
-        if folder is not None:
-            console.print(experiences(folder))
-            console.print(summary(folder), markup=False)
-        if memory is not None:
-            rows = Table(title="memory", title_justify="left", show_footer=True)
-            rows.add_column("class", "total")
-            rows.add_column("what is stored", f"{memory.count} images")
-            rows.add_column("numbers", f"{memory.scalars:,}", justify="right")
-            rows.add_column("bytes", f"{memory.nbytes:,}", justify="right")
-            for label, kept in memory.items():
-                name = names[label] if label < len(names) else str(label)
-                one = type(memory)({label: kept})
-                rows.add_row(Text(printable(name)), stored_shape(kept), f"{one.scalars:,}", f"{one.nbytes:,}")
-            console.print(rows)
-    if png is not None and memory is not None:
+        memory, names = load_memory(file)
+    if png is not None:
         check_writable(png.parent)
         draw_memory(memory, names, png)
-        if not json:
-            console.print(f"picture: {png}", markup=False)
+    if json:
+        _print_json({"memory": size_of(memory), "names": names} if folder is None else _result(folder))
+        return
+    console = _console()
+    if folder is not None:
+        console.print(experiences(folder))
+        console.print(summary(folder), markup=False)
+    if memory:
+        console.print(contents(memory, names))
+    if png is not None:
+        console.print(f"picture: {png}", markup=False)
 
 
 @app.command
@@ -265,6 +254,10 @@ def _set_threads(threads: int | None) -> None:
 
 def _console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+
+
+def _result(folder: RunFolder) -> dict[str, Any]:
+    return {"run": str(folder.path), **folder.result(), "cost": folder.cost()}
 
 
 def _print_json(value: object) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ccmcl.errors import InputError, printable
 from ccmcl.files import write
-from ccmcl.memory import Composite, Memory, Remembered
+from ccmcl.memory import Composite, Memory
 
 TITLES = {"exemplars": "stored examples", "pixels": "free images", "composite": "composites"}
 MOST_IN_A_ROW = 20
@@ -99,15 +99,3 @@ def mosaic(images: Float[Tensor, "q c h w"], space: int = 1) -> NDArray[np.float
         sheet[top : top + height, left : left + width] = image
     shown = sheet[:, :, :3] if channels >= 3 else sheet[:, :, 0]
     return np.ascontiguousarray(shown)
-
-
-def stored_shape(kept: Remembered) -> str:
-    """Say in words what is stored of one class."""
-    tensors = kept.tensors()
-    if isinstance(kept, Composite):
-        components, images = kept.weights.shape
-        return f"{components} component{'s' * (components != 1)} mixed into {images} images"
-    noun = {"exemplars": "stored picture", "pixels": "free image"}[kept.kind]
-    count = len(tensors["pixels"])
-    beside = " with logits" if "logits" in tensors else ""
-    return f"{count} {noun}{'s' * (count != 1)}{beside}"

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ccmcl.errors import printable
+from ccmcl.memory import Composite, Memory, Remembered, nbytes, scalars
 from ccmcl.progress import duration
 from ccmcl.store import RunFolder
 
@@ -54,3 +55,28 @@ def summary(folder: RunFolder) -> str:
         f"memory {memory['bytes']:,} bytes ({memory['scalars']:,} numbers, {memory['images']} images), "
         f"{duration(cost.get('seconds', 0.0))}"
     )
+
+
+def contents(memory: Memory, names: Sequence[str]) -> Table:
+    """List what a memory holds of each class and how large that is."""
+    rows = Table(title="memory", title_justify="left", show_footer=True)
+    rows.add_column("class", "total")
+    rows.add_column("what is stored", f"{memory.count} images")
+    rows.add_column("numbers", f"{memory.scalars:,}", justify="right")
+    rows.add_column("bytes", f"{memory.nbytes:,}", justify="right")
+    for label, kept in memory.items():
+        name = Text(printable(names[label] if label < len(names) else str(label)))
+        rows.add_row(name, stored_shape(kept), f"{scalars(kept):,}", f"{nbytes(kept):,}")
+    return rows
+
+
+def stored_shape(kept: Remembered) -> str:
+    """Say in words what is stored of one class."""
+    tensors = kept.tensors()
+    if isinstance(kept, Composite):
+        components, images = kept.weights.shape
+        return f"{components} component{'s' * (components != 1)} mixed into {images} images"
+    noun = {"exemplars": "stored picture", "pixels": "free image"}[kept.kind]
+    count = len(tensors["pixels"])
+    beside = " with logits" if "logits" in tensors else ""
+    return f"{count} {noun}{'s' * (count != 1)}{beside}"
