@@ -169,7 +169,7 @@ def show(
     if folder is not None:
         console.print(experiences(folder))
         console.print(summary(folder), markup=False)
-    if memory:
+    if memory or folder is None:
         console.print(contents(memory, names))
     if png is not None:
         console.print(f"picture: {png}", markup=False)

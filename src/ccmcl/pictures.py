@@ -27,7 +27,7 @@ MOST_SHOWN = 100
 def draw_memory(memory: Memory, names: Sequence[str], path: Path | str) -> None:
     """Draw every class of a memory, one band a class, into a PNG file."""
     if not memory:
-        raise InputError("The memory is empty: there is nothing to draw.")
+        raise InputError("There is no memory to draw: nothing is kept of any class.")
     panels = [
         (TITLES[kind], {label: kept.images() for label, kept in memory.items() if kept.kind == kind})
         for kind in dict.fromkeys(kept.kind for kept in memory.values())
