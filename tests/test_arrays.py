@@ -239,8 +239,8 @@ def test_a_label_nested_without_end_is_refused() -> None:
 
 def test_pictures_of_one_colour_are_known_by_every_channel_and_every_picture() -> None:
     plain = torch.tensor([[1, 2, 3], [7, 7, 7]], dtype=torch.uint8)[:, :, None, None].expand(2, 3, 4, 4).clone()
-    assert plain_colour(plain)
+    assert plain_colour(plain).all()
     for position in ((0, 0, 0, 0), (1, 2, 3, 3)):
         dotted = plain.clone()
         dotted[position] += 1
-        assert not plain_colour(dotted)
+        assert not plain_colour(dotted).all()

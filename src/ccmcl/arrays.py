@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Bool, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -139,7 +139,7 @@ def label_from_json(value: object) -> Hashable:
     raise InputError(f"{value!r} is not a label.")
 
 
-def plain_colour(pixels: UInt8[Tensor, "n c h w"]) -> bool:
-    """Say whether every picture is of one colour throughout, so that there is nothing to learn from."""
+def plain_colour(pixels: UInt8[Tensor, "n c h w"]) -> Bool[Tensor, "n"]:
+    """Say of each picture whether it is of one colour throughout, so that there is nothing to learn from it."""
     planes = pixels.flatten(2)
-    return bool((planes.amin(2) == planes.amax(2)).all())
+    return (planes.amin(2) == planes.amax(2)).all(1)

@@ -114,7 +114,7 @@ class ContinualClassifier:
             raise InputError(f"There are {len(numbers)} classes now, but only {self._classes} were to come.")
         numbered = torch.tensor([numbers[label] for label in labels])
         for label in in_order(labels):
-            if plain_colour(pixels[numbered == numbers[label]]):
+            if plain_colour(pixels[numbered == numbers[label]]).all():
                 raise InputError(f"Every picture of class {label!r} is of one colour: there is nothing to learn.")
         experience = Experience(self._calls, tuple(sorted(set(numbered.tolist()))), pixels, numbered)
         plan, method = self._plan(shape), str(self._given["method"])

@@ -17,6 +17,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ccmcl import formats, own
+from ccmcl.arrays import plain_colour
 from ccmcl.errors import InputError, nearest
 from ccmcl.fetch import SOURCES, Source
 from ccmcl.files import ABOUT, write_tensors
@@ -312,9 +313,7 @@ def _dataset(name: str, parsed: formats.Parsed, source: str, official: bool | No
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.contiguous().numpy().data)
     dataset = Dataset(name, train, test, source, official, digest.hexdigest()[:16])
-    planes = train.pixels.flatten(2)
-    plain = (planes.amin(2) == planes.amax(2)).all(1)
-    counts = torch.bincount(train.labels[~plain], minlength=len(train.classes))
+    counts = torch.bincount(train.labels[~plain_colour(train.pixels)], minlength=len(train.classes))
     if blank := [name for name, n in zip(train.classes, counts, strict=True) if not n]:
         raise InputError(
             f"{source}: every training image of the class {blank[0]!r} is of one plain colour, "
