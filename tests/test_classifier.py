@@ -257,9 +257,9 @@ def test_class_that_comes_again_is_condensed_from_new_pictures_and_what_is_remem
     before = classifier.memory
     seen: dict[int, torch.Tensor] = {}
 
-    def watched(*arguments: Any) -> Condenser:
+    def watched(*arguments: Any, **more: Any) -> Condenser:
         seen[arguments[2]] = arguments[3]
-        return Condenser(*arguments)
+        return Condenser(*arguments, **more)
 
     monkeypatch.setattr(methods, "Condenser", watched)
     new = pictures(1, 2, seed=5)
@@ -490,7 +490,7 @@ def test_interrupted_call_leaves_the_classifier_as_it_was(
     before, steps = insides(classifier), iter(range(100))
     whole = Trainer.step
 
-    def pressed(trainer: Trainer, state: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float]:
+    def pressed(trainer: Trainer, state: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
         if next(steps) == after:
             os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C does
         return whole(trainer, state)

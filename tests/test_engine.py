@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccmcl.engine import descend, draw, even, loss, loss_gradient
+from ccmcl.engine import Classify, descend, even, gradient_of, weighed
 from ccmcl.nets import ConvNet, Params
 
 
@@ -41,7 +41,8 @@ def test_weighted_distinct_images_have_the_gradient_of_the_batch_drawn_image_by_
     expected = plain_gradient(
         net, params, torch.stack([images[i] for i in drawn]), torch.stack([labels[i] for i in drawn])
     )
-    gradient = loss_gradient(net, params, *draw(images, labels, batch, seeded(seed)))
+    batch_of = weighed(images, labels, torch.tensor(drawn))
+    gradient, _ = gradient_of(Classify(net), params, params, batch_of)
     assert list(gradient) == list(params)
     for name in params:
         same(gradient[name], expected[name])
@@ -51,7 +52,8 @@ def test_weighted_distinct_images_have_the_gradient_of_the_batch_drawn_image_by_
 def test_a_draw_is_a_batch_with_replacement(seed: int, count: int, batch: int) -> None:
     images = torch.arange(count, dtype=torch.float64)[:, None, None, None].expand(count, 1, 2, 2)
     labels = torch.arange(count) * 7
-    chosen, names, weights = draw(images, labels, batch, seeded(seed))
+    drawn = torch.randint(count, (batch,), generator=seeded(seed))
+    chosen, names, weights = weighed(images, labels, drawn)
     assert len(chosen) <= max(batch, count)
     assert (names == 7 * chosen[:, 0, 0, 0]).all()
     times = weights * batch
@@ -65,7 +67,7 @@ def test_every_image_is_drawn_as_often_as_any_other() -> None:
     images, labels = torch.zeros(5, 1, 1, 1), torch.arange(5)
     generator, total = seeded(), torch.zeros(5)
     for _ in range(400):
-        total += draw(images, labels, 25, generator)[2]
+        total += weighed(images, labels, torch.randint(5, (25,), generator=generator))[2]
     torch.testing.assert_close(total / 400, torch.full((5,), 0.2), rtol=0, atol=0.01)
 
 
@@ -76,7 +78,7 @@ def test_the_loss_is_the_weighted_mean_of_the_cross_entropies() -> None:
     labels, weights = torch.tensor([0, 1, 1]), torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
     probabilities = net(params, images).softmax(1)
     expected = -sum(w * probabilities[i, k].log() for i, (k, w) in enumerate(zip(labels, weights, strict=True)))
-    assert loss(net, params, images, labels, weights).item() == pytest.approx(float(expected), abs=1e-12)
+    assert Classify(net)(params, images, labels, weights).item() == pytest.approx(float(expected), abs=1e-12)
 
 
 def test_only_the_layers_named_are_differentiated() -> None:
@@ -84,7 +86,8 @@ def test_only_the_layers_named_are_differentiated() -> None:
     params = net.init(seeded(), 2, torch.float64)
     images, labels = torch.rand(3, 1, 6, 6, generator=seeded(), dtype=torch.float64), torch.tensor([0, 1, 1])
     expected = plain_gradient(net, params, images, labels)
-    gradient = loss_gradient(net, params, images, labels, even(3, images), ["head.weight"])
+    chosen = {"head.weight": params["head.weight"]}
+    gradient, _ = gradient_of(Classify(net), params, chosen, (images, labels, even(3, images)))
     assert list(gradient) == ["head.weight"]
     same(gradient["head.weight"], expected["head.weight"])
 

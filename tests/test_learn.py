@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
-from ccmcl.learn import beside, classify, distil, distinct, from_images, from_pixels, logits_of
+from ccmcl.engine import Classify
+from ccmcl.learn import Beside, Distil, Pictures, Replay, distinct, logits_of
 from ccmcl.memory import unit
 from ccmcl.nets import ConvNet
 
@@ -40,11 +41,11 @@ def test_distinct_numbers_are_drawn_evenly(size: int) -> None:
 def test_a_batch_of_new_pictures_and_stored_ones_weighs_both_alike() -> None:
     pixels = torch.randint(256, (50, 1, 8, 8), generator=seeded(0), dtype=torch.uint8)
     stored = torch.rand(3, 1, 8, 8, generator=seeded(1))
-    draw = beside(
-        from_pixels(pixels, torch.zeros(50, dtype=torch.int64), 16),
-        from_images(stored, torch.tensor([1, 2, 3]), 16),
+    source = Beside(
+        Pictures(pixels, torch.zeros(50, dtype=torch.int64), 16),
+        Replay(stored, torch.tensor([1, 2, 3]), 16),
     )
-    images, labels, weights = draw(seeded(2))
+    images, labels, weights = source.take(source.draw(seeded(2)))
     assert weights[labels == 0].sum().item() == pytest.approx(0.5)
     assert weights[labels > 0].sum().item() == pytest.approx(0.5)
     assert weights.sum().item() == pytest.approx(1.0)
@@ -77,10 +78,13 @@ def test_distillation_equals_the_formula_written_out() -> None:
         torch.tensor([0.1, 0.2, 3.0], dtype=DOUBLE),
     ]
     logits = torch.stack([torch.nn.functional.pad(row, (0, 4 - len(row))) for row in stored])
-    known = torch.arange(4) < torch.tensor([[len(row)] for row in stored])
+    known = (torch.arange(4) < torch.tensor([[len(row)] for row in stored])).double()
     weights = torch.full((5,), 0.2, dtype=DOUBLE)
-    value = distil(net, weight=0.6, temperature=2.0)(params, images, labels, weights, logits, known)
-    classification = classify(net)(params, images, labels, weights)
+    new = torch.zeros(2, 4, dtype=DOUBLE)
+    keep = torch.tensor([0, 0, 1, 1, 1], dtype=DOUBLE) / 3
+    judge = Distil(net, temperature=2.0)
+    value = judge(params, images, labels, 0.4 * weights, torch.cat([new, logits]), torch.cat([new, known]), 0.6 * keep)
+    classification = Classify(net)(params, images, labels, weights)
     distillation = by_hand(net(params, images)[-3:], stored, 2.0)
     assert value.item() == pytest.approx(0.4 * classification.item() + 0.6 * distillation, rel=1e-12)
 
@@ -89,11 +93,12 @@ def test_distillation_has_finite_gradients_where_classes_were_unknown() -> None:
     net = ConvNet((1, 8, 8), 4)
     params = net.init(seeded(0), 6)
     images = torch.rand(3, 1, 8, 8, generator=seeded(1))
-    known = torch.arange(6) < torch.tensor([[2], [4], [6]])
+    known = (torch.arange(6) < torch.tensor([[0], [4], [6]])).float()
     logits = torch.zeros(3, 6)
+    even = torch.full((3,), 1 / 6)
 
     def judge(params: dict[str, Tensor]) -> Tensor:
-        return distil(net, 0.5)(params, images, torch.tensor([0, 1, 2]), torch.full((3,), 1 / 3), logits, known)
+        return Distil(net)(params, images, torch.tensor([0, 1, 2]), even, logits, known, even)
 
     gradients = torch.func.grad(judge)(params)
     assert all(gradient.isfinite().all() for gradient in gradients.values())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -145,9 +146,9 @@ def test_the_learner_sees_nothing_but_the_memory(method: str) -> None:
     """After condensing, training never touches the experience: other pictures with the same memory, same network."""
     jobs: list[str] = []
 
-    def watching(name: str, job: Job) -> State:
-        jobs.append(name)
-        return drive(name, job)
+    def watching(given: Mapping[str, Job]) -> dict[str, State]:
+        jobs.extend(given)
+        return drive(given)
 
     learner = METHODS[method].meet(PLAN, Learner(Memory()), stream()[0], watching)
     assert jobs == ["condense 0-0", "condense 0-1", "learn 0"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -217,12 +217,15 @@ class _Teller:
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
 
-    def __call__(self, name: str, job: Job) -> State:
-        state = job.init()
-        while (done := int(state["step"])) < job.total:
-            state, loss = job.step(state)
-            self.reporter.step(name, name, done + 1, job.total, loss)
-        return state
+    def __call__(self, jobs: Mapping[str, Job]) -> dict[str, State]:
+        states = {}
+        for name, job in jobs.items():
+            state = job.init()
+            while (done := int(state["step"])) < job.total:
+                state, loss = job.step(state)
+                self.reporter.step(name, name, done + 1, job.total, float(loss))
+            states[name] = state
+        return states
 
 
 def _check_params(plan: Plan, params: Params, classes: int) -> None:

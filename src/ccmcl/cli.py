@@ -20,6 +20,7 @@ from rich.text import Text
 
 from ccmcl import data as data_sets
 from ccmcl._version import __version__
+from ccmcl.compute import Compute
 from ccmcl.errors import InputError, StorageError, printable
 from ccmcl.experiment import Experiment
 from ccmcl.memory import Memory
@@ -77,6 +78,11 @@ else:
 Out = Annotated[Path, Parameter(help="folder of all runs")]
 DataDir = Annotated[Path | None, Parameter(help="where the data sets are (default: $CCMCL_DATA, or your cache)")]
 Threads = Annotated[int | None, Parameter(help="threads to compute with (default: all cores)")]
+Compile = Annotated[str, Parameter(help="compute with compiled code: auto (when it pays), on or off")]
+Device = Annotated[str, Parameter(help="where to compute: auto, cpu, cuda or mps")]
+NumWorkers = Annotated[
+    int | None, Parameter(help="processes that condense classes side by side (default: by the work)")
+]
 Every = Annotated[float, Parameter(help="seconds between two checkpoints", show=False)]
 
 
@@ -87,6 +93,9 @@ def run(
     out: Out = Path("runs"),
     data_dir: DataDir = None,
     threads: Threads = None,
+    workers: NumWorkers = None,
+    compile: Compile = "auto",
+    device: Device = "auto",
     json: Annotated[bool, Parameter(help="print the result as JSON on standard output, and nothing else")] = False,
     quiet: Annotated[bool, Parameter(help="show no progress")] = False,
     checkpoint_seconds: Every = 15.0,
@@ -94,7 +103,9 @@ def run(
     """Learn one stream with one method, or go on with a run that was interrupted."""
     _set_threads(threads)
     experiment = Experiment.of(data_dir, **_values(settings))
-    folder = run_experiment(experiment, out, data_dir, reporter(quiet), checkpoint_seconds)
+    folder = run_experiment(
+        experiment, out, data_dir, reporter(quiet), checkpoint_seconds, Compute(compile, device, workers)
+    )
     if json:
         _print_json(_result(folder))
         return
@@ -112,6 +123,9 @@ def compare(
     out: Out = Path("runs"),
     data_dir: DataDir = None,
     threads: Threads = None,
+    workers: NumWorkers = None,
+    compile: Compile = "auto",
+    device: Device = "auto",
     pictures: Annotated[Path | None, Parameter(help="folder for pictures of the memories")] = None,
     json: Annotated[bool, Parameter(help="print the results as JSON on standard output, and nothing else")] = False,
     quiet: Annotated[bool, Parameter(help="show no progress")] = False,
@@ -123,10 +137,10 @@ def compare(
     if "method" in values:
         raise InputError("compare takes several methods: give them as --methods, with commas.")
     asked = [Experiment.of(data_dir, **values, method=name.strip()) for name in methods.split(",")]
-    report = reporter(quiet)
+    report, compute = reporter(quiet), Compute(compile, device, workers)
     for one in asked:  # a budget that one method cannot keep is said before any work is done
         arrange(one, data_sets.load(one.dataset, data_dir, progress=not quiet))
-    folders = [run_experiment(one, out, data_dir, report, checkpoint_seconds) for one in asked]
+    folders = [run_experiment(one, out, data_dir, report, checkpoint_seconds, compute) for one in asked]
     drawn = []
     for folder in folders:
         if pictures is not None and folder.memory_file.is_file():

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Generator, Tensor
 
 from ccmcl import optimisers
-from ccmcl.engine import Learned, descend, draw, even, loss_gradient, match
-from ccmcl.loop import State, counter, prefixed, resumed, section
+from ccmcl.engine import Batch, Classify, Engine, Learned, Update, descend, even, weighed
+from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
 from ccmcl.memory import unit
 from ccmcl.nets import ConvNet, Params
 
@@ -56,15 +56,22 @@ class Condenser:
     settings: Condensation
     generator: Generator
     dtype: torch.dtype = torch.float32
+    engine: Engine = field(default_factory=Engine)
+    device: torch.device = CPU
 
     @property
     def total(self) -> int:
         """The number of inner iterations, K·T."""
         return self.settings.outer * self.settings.inner
 
+    @property
+    def size(self) -> int:
+        """The pictures of a real batch."""
+        return min(self.settings.batch, len(self.pixels))
+
     def init(self) -> State:
         """Lay out the state: the memory, its optimiser, and the random stream. A network comes with the first step."""
-        tensors = self.memory.tensors()
+        tensors = placed(self.memory.tensors(), self.device)
         return {
             "step": counter(0),
             "generator": self.generator.get_state(),
@@ -72,50 +79,74 @@ class Condenser:
             **prefixed("optimiser", optimisers.start(self.settings.optimiser, tensors)),
         }
 
-    def step(self, state: State) -> tuple[State, float]:
+    def step(self, state: State) -> tuple[State, Tensor]:
         """Match the gradients on one real batch, then train the network on (lines 3 to 17)."""
         settings, generator, done = self.settings, resumed(state), int(state["step"])
-        params = section(state, "network")
+        params, draws = section(state, "network"), section(state, "draws")
         tensors, slots = section(state, "memory"), section(state, "optimiser")
         if done % settings.inner == 0:
-            params = self.net.init(generator, self.outputs, self.dtype)
+            params, draws = self._begin(generator)
+        now = done % settings.inner
 
-        chosen = torch.randperm(len(self.pixels), generator=generator)[: settings.batch]
-        images = unit(self.pixels[chosen], self.dtype)
-        labels = torch.full((len(images),), self.label)
-        real = loss_gradient(self.net, params, images, labels, even(len(images), images))
+        images = unit(self.pixels[draws["real"][now]], self.dtype)
+        label = torch.full((), self.label, device=self.device)
+        batch = (images, label.expand(len(images)), even(len(images), images))
+        judge = Classify(self.net)
+        real, _ = self.engine.gradient(judge, params, batch)
 
-        distance = torch.tensor(0.0)
-        for _ in range(settings.matching):
-            gradients, distance = match(self.net, params, real, type(self.memory), tensors, self.label)
-            tensors, slots = optimisers.update(settings.optimiser, settings.rate, tensors, gradients, slots)
+        update = Update(self.net, type(self.memory), settings.optimiser, settings.rate)
+        distance = images.new_zeros(())
+        for repeat in range(settings.matching):
+            if repeat and not self.engine.once:
+                real, _ = self.engine.gradient(judge, params, batch)
+            tensors, slots, distance = self.engine.update(update, params, real, tensors, slots, label)
 
-        params = self._train(params, real, (images, labels), generator)
+        replayed = draws["buffer"][now] if len(self.buffer) else None
+        params = self._train(params, real, batch, replayed)
         return {
             "step": counter(done + 1),
             "generator": generator.get_state(),
             **prefixed("network", params),
+            **prefixed("draws", draws),
             **prefixed("memory", tensors),
             **prefixed("optimiser", slots),
-        }, distance.item()
+        }, distance
 
-    def _train(self, params: Params, real: Params, batch: tuple[Tensor, Tensor], generator: Generator) -> Params:
+    def _begin(self, generator: Generator) -> tuple[Params, dict[str, Tensor]]:
+        """Draw a network, and for all its inner iterations the real batches and the samples of the buffer."""
+        params = self.net.init(generator, self.outputs, self.dtype)
+        real, buffer = [], []
+        for _ in range(self.settings.inner):
+            real.append(torch.randperm(len(self.pixels), generator=generator)[: self.size])
+            if len(self.buffer):
+                buffer.append(torch.randint(len(self.buffer), (self.size,), generator=generator))
+        draws = {"real": torch.stack(real)} | ({"buffer": torch.stack(buffer)} if buffer else {})
+        return placed(params, self.device), placed(draws, self.device)
+
+    def _train(self, params: Params, real: Params, batch: Batch, replayed: Tensor | None) -> Params:
         """Step the network on the real batch joined with as many draws from the buffer.
 
         Both halves are of one size, so the gradient is the mean of theirs; the real one is there already.
         """
-        images, labels = batch
-        replayed = draw(self.buffer, self.buffer_labels, len(images), generator) if len(self.buffer) else None
+        judge = Classify(self.net)
+        past = None
+        if replayed is not None:
+            past = weighed(self.buffer, self.buffer_labels, replayed, self.engine.weighting)
         for repeat in range(self.settings.training):
-            if repeat:
-                real = loss_gradient(self.net, params, images, labels, even(len(images), images))
-            gradient = real
-            if replayed is not None:
-                past = loss_gradient(self.net, params, *replayed)
-                gradient = {name: (real[name] + past[name]) / 2 for name in real}
+            if repeat or not self.engine.reuse:
+                both = batch
+                if past is not None:
+                    images, labels, weights = (torch.cat(pair) for pair in zip(batch, past, strict=True))
+                    both = images, labels, weights / 2
+                gradient, _ = self.engine.gradient(judge, params, both)
+            else:
+                gradient = real
+                if past is not None:
+                    other, _ = self.engine.gradient(judge, params, past)
+                    gradient = {name: (real[name] + other[name]) / 2 for name in real}
             params = descend(params, gradient, self.settings.network_rate)
         return params
 
     def finish(self, state: State) -> Learned:
         """Take the memory out of the last state."""
-        return type(self.memory)(**section(state, "memory"))
+        return type(self.memory)(**placed(section(state, "memory"), CPU))

@@ -1,58 +1,213 @@
-"""The few heavy steps that condensing and learning share, each one pure function of tensors."""
+"""The few heavy steps that condensing and learning share, each a pure function of tensors, compiled or as it is."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
-from torch import Generator, Tensor
+from torch import Tensor
 
+from ccmcl import optimisers
+from ccmcl.compiling import Graphs
 from ccmcl.memory import Composite, Pixels
-from ccmcl.nets import ConvNet, Params
+from ccmcl.nets import ConvNet, Params, outputs_of
 from ccmcl.objectives import gradient_distance, matched
 
 Learned = Pixels | Composite
+Batch = tuple[Tensor, ...]
+"""Images, labels, weights and what else a judge wants of each image."""
+BLOCK_PIXELS = 1 << 15
+"""Pixels that are computed at once."""
+SHUT = -1e30
+"""The bias of an output that no class has yet: it never wins and never learns."""
 
 
-def loss(
-    net: ConvNet,
-    params: Params,
-    images: Float[Tensor, "n c h w"],
-    labels: Int64[Tensor, "n"],
-    weights: Float[Tensor, "n"],
-) -> Float[Tensor, ""]:
-    """Compute the weighted mean of the cross-entropy; the weights add up to 1."""
-    return (F.cross_entropy(net(params, images), labels, reduction="none") * weights).sum()
+@runtime_checkable
+class Judge(Protocol):
+    """A loss that is a sum over images, so that the gradient of a batch is the sum of those of its parts.
+
+    It is hashable, and two that are equal compute the same. An image of weight 0 adds nothing.
+    """
+
+    @property
+    def net(self) -> ConvNet:
+        """The network that is judged."""
+        ...
+
+    def __call__(self, *arguments: Any, **named: Any) -> Tensor:
+        """Compute the loss of parameters on the tensors of a batch."""
+        ...
+
+    def widened(self, batch: Batch, outputs: int) -> Batch:
+        """Make a batch fit a network of so many outputs, those that are new being shut."""
+        ...
 
 
-def loss_gradient(
-    net: ConvNet,
-    params: Params,
-    images: Tensor,
-    labels: Tensor,
-    weights: Tensor,
-    names: list[str] | None = None,
-) -> Params:
-    """Differentiate the loss by the parameters called ``names`` (all of them where none are named)."""
-    chosen = {name: params[name] for name in (names or params)}
+@dataclass(frozen=True)
+class Classify:
+    """Judges by the cross-entropy of the labels; the weights of a batch add up to 1."""
+
+    net: ConvNet
+
+    def __call__(
+        self,
+        params: Params,
+        images: Float[Tensor, "n c h w"],
+        labels: Int64[Tensor, "n"],
+        weights: Float[Tensor, "n"],
+    ) -> Float[Tensor, ""]:
+        """Compute the weighted sum."""
+        return (F.cross_entropy(self.net(params, images), labels, reduction="none") * weights).sum()
+
+    def widened(self, batch: Batch, outputs: int) -> Batch:  # noqa: ARG002
+        """Labels fit any number of outputs."""
+        return batch
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of a loss by all parameters, and the loss."""
+
+    judge: Judge
+
+    def __call__(self, params: Params, *batch: Tensor) -> tuple[Params, Tensor]:
+        """Differentiate."""
+        return gradient_of(self.judge, params, params, batch)
+
+
+@dataclass(frozen=True)
+class Update:
+    """One matching update: memory → images → gradient → distance → gradient of the memory → memory."""
+
+    net: ConvNet
+    kind: type[Learned]
+    optimiser: str
+    rate: float
+
+    def __call__(
+        self, params: Params, real: Params, tensors: Params, slots: Params, label: Int64[Tensor, ""]
+    ) -> tuple[Params, Params, Float[Tensor, ""]]:
+        """Return the memory and its optimiser after the update, and the distance before it."""
+        gradients, distance = match(self.net, params, real, self.kind, tensors, label)
+        return *optimisers.update(self.optimiser, self.rate, tensors, gradients, slots), distance
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How the heavy steps are computed. Each saving can be switched off by itself: what comes out is the same.
+
+    ``once`` computes the real gradient once for each state of a network, not for each update of the memory;
+    ``reuse`` steps the network by gradients that are there already; ``weighting`` takes a draw with replacement
+    as a weighting of the distinct images; ``graphs`` are compiled, None computes operation by operation.
+    """
+
+    once: bool = True
+    reuse: bool = True
+    weighting: bool = True
+    graphs: Graphs | None = None
+
+    def gradient(self, judge: Judge, params: Params, batch: Batch) -> tuple[Params, Float[Tensor, ""]]:
+        """Differentiate a loss, block by block: what a block needs stays in the cache of the processor."""
+        outputs, function = outputs_of(params), Gradient(judge)
+        if self.graphs is not None:
+            room = capacity(outputs)
+            params, batch = widened(params, room), judge.widened(batch, room)
+        total: Params = {}
+        value = batch[0].new_zeros(())
+        for block in self._blocks(batch, judge.net):
+            part, loss = self._run(function, params, *block)
+            value = value + loss
+            if not total:
+                total = part
+            else:
+                torch._foreach_add_(list(total.values()), list(part.values()))
+        return {name: _cut(name, tensor, outputs).contiguous() for name, tensor in total.items()}, value
+
+    def update(
+        self, function: Update, params: Params, real: Params, tensors: Params, slots: Params, label: Tensor
+    ) -> tuple[Params, Params, Float[Tensor, ""]]:
+        """Update a memory once."""
+        result: tuple[Params, Params, Tensor] = self._run(function, params, real, tensors, slots, label)
+        return result
+
+    def _run(self, function: Any, *arguments: Any) -> Any:
+        return function(*arguments) if self.graphs is None else self.graphs(function, *arguments)
+
+    def _blocks(self, batch: Batch, net: ConvNet) -> Iterator[Batch]:
+        """Cut a batch into blocks; for compiled graphs they are of two sizes, the last filled up with weight 0."""
+        large = block_size(net)
+        small = large // 4 if self.graphs is not None else 1
+        count = len(batch[0])
+        missing = -count % small
+        if missing:
+            batch = tuple(F.pad(part, (0, 0) * (part.ndim - 1) + (0, missing)) for part in batch)
+            count += missing
+        start = 0
+        while start < count:
+            rest = count - start
+            size = large if rest >= large else small if self.graphs is not None else rest
+            yield tuple(part[start : start + size] for part in batch)
+            start += size
+
+
+def block_size(net: ConvNet) -> int:
+    """Choose how many images are computed at once: as many as fill a core's cache with the first block's output."""
+    _, height, width = net.shape
+    fitting = BLOCK_PIXELS // (height * width)
+    return min(256, max(4, 1 << max(0, fitting.bit_length() - 1)))
+
+
+def capacity(outputs: int) -> int:
+    """Round the outputs of a network up, so that few sizes occur.
+
+    >>> [capacity(outputs) for outputs in (2, 10, 11, 100)]
+    [10, 10, 20, 160]
+    """
+    room = 10
+    while room < outputs:
+        room *= 2
+    return room
+
+
+def widened(params: Params, outputs: int) -> Params:
+    """Give a network outputs that are shut."""
+    more = outputs - outputs_of(params)
+    if not more:
+        return params
+    return params | {
+        "head.weight": F.pad(params["head.weight"], (0, 0, 0, more)),
+        "head.bias": F.pad(params["head.bias"], (0, more), value=SHUT),
+    }
+
+
+def _cut(name: str, tensor: Tensor, outputs: int) -> Tensor:
+    return tensor[:outputs] if name.startswith("head.") else tensor
+
+
+def gradient_of(judge: Judge, params: Params, chosen: Params, batch: Batch) -> tuple[Params, Float[Tensor, ""]]:
+    """Differentiate a loss by the ``chosen`` ones of the parameters, and return the loss as well."""
 
     def of(part: Params) -> Tensor:
-        return loss(net, params | part, images, labels, weights)
+        return judge({**params, **part}, *batch)
 
-    gradient: Params = torch.func.grad(of)(chosen)
-    return gradient
+    gradient, value = torch.func.grad_and_value(of)(dict(chosen))
+    return gradient, value
 
 
 def match(
-    net: ConvNet, params: Params, real: Params, kind: type[Learned], tensors: dict[str, Tensor], label: int
+    net: ConvNet, params: Params, real: Params, kind: type[Learned], tensors: dict[str, Tensor], label: Tensor
 ) -> tuple[dict[str, Tensor], Float[Tensor, ""]]:
     """Measure how far a memory's gradient is from the real one, and differentiate that by the memory."""
-    names = matched(params)
+    chosen = {name: params[name] for name in matched(params)}
 
     def distance(stored: dict[str, Tensor]) -> Tensor:
         images = kind(**stored).images()
-        labels = torch.full((len(images),), label, device=images.device)
-        gradient = loss_gradient(net, params, images, labels, even(len(images), images), names)
+        batch = (images, label.expand(len(images)), even(len(images), images))
+        gradient, _ = gradient_of(Classify(net), params, chosen, batch)
         return gradient_distance(real, gradient)
 
     gradients, value = torch.func.grad_and_value(distance)(tensors)
@@ -60,14 +215,8 @@ def match(
 
 
 def descend(params: Params, gradients: Params, rate: float) -> Params:
-    """Take one plain gradient step; parameters without a gradient stay.
-
-    The result is laid out plainly whatever the layout of the gradient, as it would come back from a file.
-    """
-    return {
-        name: (tensor - rate * gradients[name]).contiguous() if name in gradients else tensor
-        for name, tensor in params.items()
-    }
+    """Take one plain gradient step; parameters without a gradient stay."""
+    return {name: tensor - rate * gradients[name] if name in gradients else tensor for name, tensor in params.items()}
 
 
 def even(count: int, like: Tensor) -> Float[Tensor, "n"]:
@@ -75,16 +224,20 @@ def even(count: int, like: Tensor) -> Float[Tensor, "n"]:
     return torch.full((count,), 1 / count, dtype=like.dtype, device=like.device)
 
 
-def draw(
-    images: Float[Tensor, "n c h w"], labels: Int64[Tensor, "n"], batch: int, generator: Generator
+def weighed(
+    images: Float[Tensor, "n c h w"], labels: Int64[Tensor, "n"], drawn: Int64[Tensor, "b"], weighting: bool = True
 ) -> tuple[Float[Tensor, "m c h w"], Int64[Tensor, "m"], Float[Tensor, "m"]]:
-    """Draw a batch with replacement: its distinct images, their labels, and how much of the batch each one is.
+    """Make a batch of the images drawn, with repeats: the distinct images, and how much of the batch each one is.
 
     InstanceNorm sees every image by itself, so a weighting of the distinct images has exactly the gradient of
     the batch. Where the batch is smaller than what is drawn from, it is returned as it was drawn.
+
+    >>> images, labels = torch.rand(3, 1, 4, 4), torch.tensor([7, 8, 9])
+    >>> _, _, weights = weighed(images, labels, torch.tensor([0, 0, 2, 0]))
+    >>> weights
+    tensor([0.7500, 0.0000, 0.2500])
     """
-    drawn = torch.randint(len(images), (batch,), generator=generator)
-    if len(images) <= batch:
-        counts = torch.bincount(drawn, minlength=len(images))
-        return images, labels, counts.to(images) / batch
-    return images[drawn], labels[drawn], even(batch, images)
+    if weighting and len(images) <= len(drawn):
+        times = images.new_zeros(len(images)).index_add_(0, drawn, images.new_ones(len(drawn)))
+        return images, labels, times / len(drawn)
+    return images[drawn], labels[drawn], even(len(drawn), images)

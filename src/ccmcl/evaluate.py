@@ -10,16 +10,22 @@ from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 from ccmcl.learn import logits_of
+from ccmcl.loop import CPU
 from ccmcl.nets import ConvNet, Params
 
 Confusion = list[list[int]]
 
 
 def confusion(
-    net: ConvNet, params: Params, pixels: UInt8[Tensor, "n c h w"], labels: Int64[Tensor, "n"], classes: int
+    net: ConvNet,
+    params: Params,
+    pixels: UInt8[Tensor, "n c h w"],
+    labels: Int64[Tensor, "n"],
+    classes: int,
+    device: torch.device = CPU,
 ) -> Confusion:
     """Count, for each class (row), what it was taken for (column)."""
-    taken = logits_of(net, params, pixels).argmax(1)
+    taken = logits_of(net, params, pixels, device=device).argmax(1)
     counts = torch.bincount(labels * classes + taken, minlength=classes * classes)
     rows: Confusion = counts.reshape(classes, classes).tolist()
     return rows

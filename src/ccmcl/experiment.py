@@ -21,7 +21,7 @@ from ccmcl.methods import METHODS, Plan
 from ccmcl.nets import ConvNet
 from ccmcl.optimisers import NAMES as OPTIMISERS
 
-FORMAT = 1
+FORMAT = 2
 """Changes when the same settings no longer mean the same result."""
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64, UInt8
 from torch import Generator, Tensor
 
-from ccmcl import engine
-from ccmcl.engine import descend, draw, even
-from ccmcl.loop import State, counter, prefixed, resumed, section
+from ccmcl.engine import Batch, descend, even, weighed
+from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
 from ccmcl.memory import unit
 from ccmcl.nets import ConvNet, Params
 
-Batch = tuple[Tensor, ...]
+AHEAD = 50
+"""Draws are made for so many steps at a time, so that the device never waits for them."""
+
+UNKNOWN = -1e30
+"""Takes a class out of a softmax; finite, so that nothing times it is not a number."""
 
 
 @dataclass(frozen=True)
@@ -32,80 +35,154 @@ class Recipe:
     """learning rate of plain SGD [γ_T]"""
 
 
+@runtime_checkable
+class Source(Protocol):
+    """Where batches come from. Drawing is apart from taking: numbers are drawn on the host, ahead of their use."""
+
+    def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
+        """Draw the numbers that make a batch, always as many."""
+        ...
+
+    def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
+        """Make the batch."""
+        ...
+
+
 @dataclass(frozen=True)
 class Trainer:
-    """A job that takes gradient steps: ``start`` makes the parameters, ``draw`` a batch, ``loss`` judges them."""
+    """A job that takes gradient steps: ``start`` makes the parameters, ``source`` the batches, ``gradient`` the rest.
+
+    ``gradient`` returns the gradient of the loss on a batch, and the loss.
+    """
 
     start: Callable[[Generator], Params]
-    draw: Callable[[Generator], Batch]
-    loss: Callable[..., Tensor]
+    source: Source
+    gradient: Callable[[Params, Batch], tuple[Params, Tensor]]
     total: int
     rate: float
     generator: Generator
+    device: torch.device = CPU
 
     def init(self) -> State:
         """Make the parameters to start from."""
-        params = self.start(self.generator)
+        params = placed(self.start(self.generator), self.device)
         return {"step": counter(0), "generator": self.generator.get_state(), **prefixed("params", params)}
 
-    def step(self, state: State) -> tuple[State, float]:
-        """Draw a batch and take a gradient step on it."""
-        generator, params = resumed(state), section(state, "params")
-        batch = self.draw(generator)
-
-        def judge(params: Params) -> Tensor:
-            return self.loss(params, *batch)
-
-        gradients, value = torch.func.grad_and_value(judge)(params)
-        params = descend(params, gradients, self.rate)
-        done = counter(int(state["step"]) + 1)
-        return {"step": done, "generator": generator.get_state(), **prefixed("params", params)}, value.item()
-
-
-def classify(net: ConvNet) -> Callable[..., Tensor]:
-    """Judge parameters by the cross-entropy on weighted images."""
-
-    def judge(params: Params, images: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-        return engine.loss(net, params, images, labels, weights)
-
-    return judge
+    def step(self, state: State) -> tuple[State, Tensor]:
+        """Take a gradient step on a batch."""
+        generator, params, done = resumed(state), section(state, "params"), int(state["step"])
+        if done % AHEAD:
+            draws = state["draws"]
+        else:
+            count = min(AHEAD, self.total - done)
+            draws = torch.stack([self.source.draw(generator) for _ in range(count)]).to(self.device)
+        gradients, value = self.gradient(params, self.source.take(draws[done % AHEAD]))
+        return {
+            "step": counter(done + 1),
+            "generator": generator.get_state(),
+            "draws": draws,
+            **prefixed("params", descend(params, gradients, self.rate)),
+        }, value
 
 
-def from_images(
-    images: Float[Tensor, "n c h w"], labels: Int64[Tensor, "n"], batch: int
-) -> Callable[[Generator], Batch]:
-    """Draw batches from the images of a buffer, with replacement."""
-    return lambda generator: draw(images, labels, batch, generator)
+@dataclass(frozen=True)
+class Replay:
+    """Batches from the images of a buffer, with replacement."""
+
+    images: Float[Tensor, "n c h w"]
+    labels: Int64[Tensor, "n"]
+    batch: int
+    weighting: bool = True
+
+    def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
+        """Draw the places of the images."""
+        return torch.randint(len(self.images), (self.batch,), generator=generator)
+
+    def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
+        """Return images, labels and weights."""
+        return weighed(self.images, self.labels, drawn, self.weighting)
 
 
-def from_pixels(
-    pixels: UInt8[Tensor, "n c h w"], labels: Int64[Tensor, "n"], batch: int
-) -> Callable[[Generator], Batch]:
-    """Draw batches of real pictures, each picture at most once a batch."""
+@dataclass(frozen=True)
+class Pictures:
+    """Batches of real pictures, each picture at most once a batch."""
 
-    def draw_pictures(generator: Generator) -> Batch:
-        # Sampling positions and dropping repeats costs nothing beside a permutation of tens of thousands.
-        size = min(batch, len(pixels))
-        chosen = distinct(len(pixels), size, generator)
-        images = unit(pixels[chosen])
-        return images, labels[chosen], even(size, images)
+    pixels: UInt8[Tensor, "n c h w"]
+    labels: Int64[Tensor, "n"]
+    batch: int
 
-    return draw_pictures
+    @property
+    def size(self) -> int:
+        """The pictures of a batch."""
+        return min(self.batch, len(self.pixels))
+
+    def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
+        """Draw the places of the pictures."""
+        return distinct(len(self.pixels), self.size, generator)
+
+    def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
+        """Return images, labels and weights."""
+        images = unit(self.pixels[drawn])
+        return images, self.labels[drawn], even(len(drawn), images)
 
 
-def beside(new: Callable[[Generator], Batch], old: Callable[[Generator], Batch]) -> Callable[[Generator], Batch]:
-    """Join batches of new pictures with batches from the buffer, half and half."""
+@dataclass(frozen=True)
+class Beside:
+    """Batches of new pictures joined with batches from the buffer, half and half."""
 
-    def draw_both(generator: Generator) -> Batch:
-        images, labels, weights = new(generator)
-        replayed = old(generator)
+    new: Pictures
+    old: Replay
+
+    def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
+        """Draw for both, the new first."""
+        return torch.cat([self.new.draw(generator), self.old.draw(generator)])
+
+    def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
+        """Return images, labels and weights."""
+        fresh, replayed = self.new.take(drawn[: self.new.size]), self.old.take(drawn[self.new.size :])
+        images, labels, weights = (torch.cat(pair) for pair in zip(fresh, replayed, strict=True))
+        return images, labels, weights / 2
+
+
+@dataclass(frozen=True)
+class WithLogits:
+    """Batches of new pictures beside stored ones, and with these the logits that were stored.
+
+    ``known`` is 1 for the classes that had logits when an example was stored; ``weight`` goes to keeping them, the
+    rest to classifying.
+    """
+
+    new: Pictures
+    images: Float[Tensor, "n c h w"]
+    labels: Int64[Tensor, "n"]
+    logits: Float[Tensor, "n k"]
+    known: Float[Tensor, "n k"]
+    batch: int
+    weight: float
+    weighting: bool = True
+
+    def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
+        """Draw for both, the new first."""
+        return torch.cat([self.new.draw(generator), self._old().draw(generator)])
+
+    def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
+        """Return images, labels, weights, logits, which of those count, and the weight of keeping them."""
+        images, places, weights = Beside(self.new, self._old()).take(drawn)
+        count = self.new.size
+        index = places[count:]
+        blank = self.logits.new_zeros(count, self.logits.shape[1])
         return (
-            torch.cat([images, replayed[0]]),
-            torch.cat([labels, replayed[1]]),
-            torch.cat([weights, replayed[2]]) / 2,
+            images,
+            torch.cat([places[:count], self.labels[index]]),
+            (1 - self.weight) * weights,
+            torch.cat([blank, self.logits[index]]),
+            torch.cat([blank, self.known[index]]),
+            self.weight * torch.cat([blank[:, 0], 2 * weights[count:]]),
         )
 
-    return draw_both
+    def _old(self) -> Replay:
+        numbers = torch.arange(len(self.images), device=self.images.device)
+        return Replay(self.images, numbers, self.batch, self.weighting)
 
 
 def distinct(count: int, size: int, generator: Generator) -> Int64[Tensor, "s"]:
@@ -116,34 +193,57 @@ def distinct(count: int, size: int, generator: Generator) -> Int64[Tensor, "s"]:
     """
     if count <= 4 * size:
         return torch.randperm(count, generator=generator)[:size]
+    # Sampling positions and dropping repeats costs nothing beside a permutation of tens of thousands.
     seen: dict[int, Any] = {}
     while len(seen) < size:
         seen |= dict.fromkeys(torch.randint(count, (size - len(seen),), generator=generator).tolist())
     return torch.tensor(list(seen))
 
 
-def distil(net: ConvNet, weight: float, temperature: float = 2.0) -> Callable[..., Tensor]:
-    """Judge parameters by their classification and by how well they keep stored logits, ``weight`` to the latter.
+@dataclass(frozen=True)
+class Distil:
+    """Judges by the classification and by how well stored logits are kept, weighed by ``weights`` and ``keep``.
 
-    Each stored example has logits for the classes known when it was stored; ``known`` marks them, and the
+    Each stored example has logits for the classes known when it was stored; ``known`` is 1 for them, and the
     softmax at the given temperature runs over those alone.
     """
 
-    def judge(params: Params, images: Tensor, labels: Tensor, weights: Tensor, logits: Tensor, known: Tensor) -> Tensor:
-        now = net(params, images)
-        classification = (F.cross_entropy(now, labels, reduction="none") * weights).sum()
-        replayed = now[-len(logits) :].masked_fill(~known, -torch.inf)
-        target = torch.softmax(logits.masked_fill(~known, -torch.inf) / temperature, 1)
-        entropy = -torch.where(known, target * torch.log_softmax(replayed / temperature, 1), 0.0).sum(1)
-        share = weights[-len(logits) :]
-        distillation = (entropy * share).sum() / share.sum()
-        return (1 - weight) * classification + weight * distillation
+    net: ConvNet
+    temperature: float = 2.0
 
-    return judge
+    def __call__(
+        self,
+        params: Params,
+        images: Float[Tensor, "n c h w"],
+        labels: Int64[Tensor, "n"],
+        weights: Float[Tensor, "n"],
+        logits: Float[Tensor, "n k"],
+        known: Float[Tensor, "n k"],
+        keep: Float[Tensor, "n"],
+    ) -> Float[Tensor, ""]:
+        """Compute the weighted sum of both."""
+        now = self.net(params, images)
+        classification = (F.cross_entropy(now, labels, reduction="none") * weights).sum()
+        out = (1 - known) * UNKNOWN
+        target = torch.softmax((logits + out) / self.temperature, 1)
+        entropy = -(known * target * torch.log_softmax((now + out) / self.temperature, 1)).sum(1)
+        return classification + (entropy * keep).sum()
+
+    def widened(self, batch: Batch, outputs: int) -> Batch:
+        """No stored example knows the new outputs."""
+        images, labels, weights, logits, known, keep = batch
+        more = (0, outputs - logits.shape[1])
+        return images, labels, weights, F.pad(logits, more), F.pad(known, more), keep
 
 
 @torch.no_grad()
-def logits_of(net: ConvNet, params: Params, pixels: UInt8[Tensor, "n c h w"], batch: int = 500) -> Float[Tensor, "n k"]:
+def logits_of(
+    net: ConvNet,
+    params: Params,
+    pixels: UInt8[Tensor, "n c h w"],
+    batch: int = 500,
+    device: torch.device = CPU,
+) -> Float[Tensor, "n k"]:
     """Compute the logits of pictures, a batch at a time."""
-    parts = [net(params, unit(part, params["head.bias"].dtype)) for part in torch.split(pixels, batch)]
-    return torch.cat(parts)
+    there, dtype = placed(params, device), params["head.bias"].dtype
+    return torch.cat([net(there, unit(part.to(device), dtype)).cpu() for part in torch.split(pixels, batch)])

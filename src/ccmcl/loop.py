@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -11,6 +12,8 @@ from torch import Generator, Tensor
 from ccmcl.errors import InputError
 
 State = dict[str, Tensor]
+HOST = ("step", "generator")
+CPU = torch.device("cpu")
 
 
 @runtime_checkable
@@ -22,30 +25,41 @@ class Job(Protocol):
         """The number of steps."""
         ...
 
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors of a state are, but for those that stay with the host."""
+        ...
+
     def init(self) -> State:
         """Make the state before the first step; it holds ``step``, the number of steps done."""
         ...
 
-    def step(self, state: State) -> tuple[State, float]:
+    def step(self, state: State) -> tuple[State, Tensor]:
         """Take one step, and say the loss that was met."""
         ...
 
 
 @runtime_checkable
 class Drive(Protocol):
-    """Brings a job to its end: names it for people and for the checkpoint, and returns its last state."""
+    """Brings jobs to their ends. Jobs that are given together are independent and may be done side by side."""
 
-    def __call__(self, name: str, job: Job) -> State:
-        """Run the job called ``name``, from where it was left if it was begun before."""
+    def __call__(self, jobs: Mapping[str, Job], /) -> dict[str, State]:
+        """Do the jobs, each from where it was left if it was begun before, and return their last states.
+
+        A name stands for a job in front of people and in checkpoints.
+        """
         ...
 
 
-def drive(name: str, job: Job) -> State:  # noqa: ARG001
-    """Run a job in one go, with neither checkpoint nor progress: the plainest ``Drive``."""
-    state = job.init()
-    while int(state["step"]) < job.total:
-        state, _ = job.step(state)
-    return state
+def drive(jobs: Mapping[str, Job]) -> dict[str, State]:
+    """Do jobs one after the other in one go, with neither checkpoint nor progress: the plainest ``Drive``."""
+    states = {}
+    for name, job in jobs.items():
+        state = job.init()
+        while int(state["step"]) < job.total:
+            state, _ = job.step(state)
+        states[name] = state
+    return states
 
 
 def generator_for(*parts: object) -> Generator:
@@ -79,6 +93,11 @@ def section(state: State, prefix: str) -> dict[str, Tensor]:
 def prefixed(prefix: str, tensors: dict[str, Tensor]) -> State:
     """Undo ``section``."""
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def placed(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Move tensors to a device; a state's step and random stream stay with the host."""
+    return {name: tensor if name in HOST else tensor.to(device) for name, tensor in tensors.items()}
 
 
 def checked(tensors: dict[str, Tensor], what: str) -> dict[str, Tensor]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -11,20 +12,9 @@ from torch import Generator, Tensor
 
 from ccmcl.budget import Budget, images_of
 from ccmcl.condense import Condensation, Condenser
-from ccmcl.engine import Learned
-from ccmcl.learn import (
-    Batch,
-    Recipe,
-    Trainer,
-    beside,
-    classify,
-    distil,
-    distinct,
-    from_images,
-    from_pixels,
-    logits_of,
-)
-from ccmcl.loop import Drive, checked, generator_for, section
+from ccmcl.engine import Batch, Classify, Engine, Judge, Learned
+from ccmcl.learn import Beside, Distil, Pictures, Recipe, Replay, Source, Trainer, WithLogits, distinct, logits_of
+from ccmcl.loop import CPU, Drive, checked, generator_for, placed, section
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered
 from ccmcl.nets import ConvNet, Params, outputs_of
 from ccmcl.stream import Experience
@@ -43,6 +33,8 @@ class Plan:
     recipe: Recipe
     seed: int
     classes: int | None = None
+    engine: Engine = field(default_factory=Engine)
+    device: torch.device = CPU
 
     def outputs(self, seen: int) -> int:
         """The head of a condensing network: all classes of the stream, or tens of them while the end is open."""
@@ -86,20 +78,12 @@ class Method:
 
 def composite(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
     """Condense each class into components and weights, then learn from the memory alone (the paper's method)."""
-
-    def draw(generator: Generator, count: int) -> Learned:
-        return Composite.draw(generator, count, plan.net.shape, torch.float32, images_of(count, plan.ratio))
-
-    return _condense_and_learn(plan, learner, experience, drive, METHODS["composite"], draw)
+    return _condense_and_learn(plan, learner, experience, drive, "composite")
 
 
 def condensation(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
     """Condense each class into free images, then learn from the memory alone."""
-
-    def draw(generator: Generator, count: int) -> Learned:
-        return Pixels.draw(generator, count, plan.net.shape, torch.float32)
-
-    return _condense_and_learn(plan, learner, experience, drive, METHODS["condensation"], draw)
+    return _condense_and_learn(plan, learner, experience, drive, "condensation")
 
 
 def rehearsal(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
@@ -115,9 +99,11 @@ def bic(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> L
     if learner.params is not None:
         learner = replace(learner, params={k: v for k, v in learner.params.items() if k != "correction"})
     params = _go_on(plan, learner, experience, drive, keep_logits=True)
-    memory = _store(
-        plan, learner.memory, experience, METHODS["bic"], lambda pixels: logits_of(plan.net, params, pixels)
-    )
+
+    def judge(pixels: Tensor) -> Tensor:
+        return logits_of(plan.net, params, pixels, device=plan.device)
+
+    memory = _store(plan, learner.memory, experience, METHODS["bic"], judge)
     newest = [label for label in experience.classes if label not in learner.memory]
     if len(learner.memory) and newest:
         params = params | {"correction": _correction(plan, memory, params, newest, experience.index, drive)}
@@ -133,8 +119,8 @@ def joint(plan: Plan, learner: Learner, experience: Experience, drive: Drive) ->
     """Keep every picture and learn from all of them anew: the upper bound."""
     memory = everything(learner.memory, [experience])
     pixels = torch.cat([kept.tensors()["pixels"] for kept in memory.values()])
-    batches = from_pixels(pixels, memory.labels(), plan.recipe.batch)
-    return Learner(memory, _learn(plan, experience, drive, memory, batches))
+    pictures = Pictures(pixels.to(plan.device), memory.labels().to(plan.device), plan.recipe.batch)
+    return Learner(memory, _learn(plan, experience, drive, max(memory) + 1, pictures))
 
 
 METHODS: dict[str, Method] = {
@@ -189,101 +175,117 @@ def _made_room(plan: Plan, learner: Learner, experience: Experience, method: Met
     return replace(learner, memory=memory)
 
 
-def _condense_and_learn(
-    plan: Plan,
-    learner: Learner,
-    experience: Experience,
-    drive: Drive,
-    method: Method,
-    draw: Callable[[Generator, int], Learned],
-) -> Learner:
-    """Algorithm 2 for one experience. Every class sees the buffer as it was when the experience began."""
-    assert method.count is not None
-    memory = before = _made_room(plan, learner, experience, method).memory
-    seen = max([*before, *experience.classes]) + 1
-    count = method.count(plan, plan.sharing(len(set(before) | set(experience.classes))))
+def condensers(plan: Plan, learner: Learner, experience: Experience, method: str) -> dict[str, Condenser]:
+    """Lay out the jobs that condense the classes of an experience. Each sees the buffer as it was when it began.
+
+    They depend on nothing but what is given, so that any process can make and do them.
+    """
+    count_of = METHODS[method].count
+    assert count_of is not None
+    before = _made_room(plan, learner, experience, METHODS[method]).memory
+    outputs = plan.outputs(max([*before, *experience.classes]) + 1)
+    count = count_of(plan, plan.sharing(len(set(before) | set(experience.classes))))
+    jobs = {}
     for label in experience.classes:
         others = Memory({other: kept for other, kept in before.items() if other != label})
         generator = generator_for(plan.seed, "condense", experience.index, label)
         pixels = experience.of_class(label)
         if label in before:
             pixels = torch.cat([pixels, as_pixels(before[label])])
-        job = Condenser(
+        start: Learned
+        if method == "composite":
+            images = images_of(count, plan.ratio)
+            start = Composite.draw(generator, count, plan.net.shape, torch.float32, images)
+        else:
+            start = Pixels.draw(generator, count, plan.net.shape, torch.float32)
+        jobs[f"condense {experience.index}-{label}"] = Condenser(
             plan.net,
-            plan.outputs(seen),
+            outputs,
             label,
-            pixels,
-            draw(generator, count),
-            others.images() if others else torch.empty(0, *plan.net.shape),
-            others.labels() if others else torch.empty(0, dtype=torch.int64),
+            pixels.to(plan.device),
+            start,
+            (others.images() if others else torch.empty(0, *plan.net.shape)).to(plan.device),
+            (others.labels() if others else torch.empty(0, dtype=torch.int64)).to(plan.device),
             plan.condensation,
             generator,
+            engine=plan.engine,
+            device=plan.device,
         )
-        learned = job.finish(drive(f"condense {experience.index}-{label}", job))
+    return jobs
+
+
+def _condense_and_learn(plan: Plan, learner: Learner, experience: Experience, drive: Drive, method: str) -> Learner:
+    """Algorithm 2 for one experience."""
+    jobs = condensers(plan, learner, experience, method)
+    memory = _made_room(plan, learner, experience, METHODS[method]).memory
+    for name, state in drive(jobs).items():
+        learned = jobs[name].finish(state)
         checked(learned.tensors(), "the memory (condense_rate)")
-        memory = memory.plus(label, learned)
-    batches = from_images(memory.images(), memory.labels(), plan.recipe.batch)
-    return Learner(memory, _learn(plan, experience, drive, memory, batches))
+        memory = memory.plus(jobs[name].label, learned)
+    return Learner(memory, _learn(plan, experience, drive, max(memory) + 1, _replay(plan, memory, plan.recipe.batch)))
 
 
-def _learn(
-    plan: Plan, experience: Experience, drive: Drive, memory: Memory, batches: Callable[[Generator], Batch]
-) -> Params:
+def _replay(plan: Plan, memory: Memory, batch: int) -> Replay:
+    images, labels = memory.images().to(plan.device), memory.labels().to(plan.device)
+    return Replay(images, labels, batch, plan.engine.weighting)
+
+
+def _learn(plan: Plan, experience: Experience, drive: Drive, outputs: int, source: Source) -> Params:
     """Train a new network."""
+    return _train(
+        plan,
+        lambda generator: plan.net.init(generator, outputs),
+        source,
+        Classify(plan.net),
+        experience.index,
+        drive,
+    )
+
+
+def _train(
+    plan: Plan, start: Callable[[Generator], Params], source: Source, judge: Judge, index: int, drive: Drive
+) -> Params:
+    """Train a network from a start, in the experience of this index."""
     job = Trainer(
-        lambda generator: plan.net.init(generator, max(memory) + 1),
-        batches,
-        classify(plan.net),
+        start,
+        source,
+        partial(plan.engine.gradient, judge),
         plan.recipe.steps,
         plan.recipe.rate,
-        generator_for(plan.seed, "learn", experience.index),
+        generator_for(plan.seed, "learn", index),
+        plan.device,
     )
-    return checked(section(drive(f"learn {experience.index}", job), "params"), "the network")
+    name = f"learn {index}"
+    return checked(placed(section(drive({name: job})[name], "params"), CPU), "the network")
 
 
 def _go_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive, keep_logits: bool = False) -> Params:
     """Train the network on, on batches of new pictures, half of each from the buffer where there is one."""
     old, memory, outputs = learner.params, learner.memory, max([learner.seen - 1, *experience.classes]) + 1
     half = max(1, plan.recipe.batch // 2)
-    batches, judge = from_pixels(experience.pixels, experience.labels, half), classify(plan.net)
+    pictures = Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), half)
+    source: Source = pictures
+    judge: Judge = Classify(plan.net)
     if memory and keep_logits:
         past = outputs - len([label for label in experience.classes if label not in memory])
-        batches = _with_logits(batches, memory, half, outputs)
-        judge = distil(plan.net, weight=past / outputs)
+        source, judge = _with_logits(plan, pictures, memory, outputs, past / outputs), Distil(plan.net)
     elif memory:
-        batches = beside(batches, from_images(memory.images(), memory.labels(), half))
+        source = Beside(pictures, _replay(plan, memory, half))
 
     def start(generator: Generator) -> Params:
         return plan.net.init(generator, outputs) if old is None else plan.net.grow(old, outputs, generator)
 
-    generator = generator_for(plan.seed, "learn", experience.index)
-    job = Trainer(start, batches, judge, plan.recipe.steps, plan.recipe.rate, generator)
-    return checked(section(drive(f"learn {experience.index}", job), "params"), "the network")
+    return _train(plan, start, source, judge, experience.index, drive)
 
 
-def _with_logits(
-    new: Callable[[Generator], Batch], memory: Memory, size: int, outputs: int
-) -> Callable[[Generator], Batch]:
+def _with_logits(plan: Plan, new: Pictures, memory: Memory, outputs: int, weight: float) -> WithLogits:
     """Join batches of new pictures with stored ones and the logits stored beside these."""
-    images, labels = memory.images(), memory.labels()
     stored = [kept.tensors()["logits"] for kept in memory.values()]
-    logits = torch.cat([F.pad(part, (0, outputs - part.shape[1])) for part in stored])
+    logits = torch.cat([F.pad(part, (0, outputs - part.shape[1])) for part in stored]).to(plan.device)
     lengths = torch.cat([torch.full((len(part),), part.shape[1]) for part in stored])
-    known = torch.arange(outputs) < lengths[:, None]
-    numbered = from_images(images, torch.arange(len(images)), size)
-
-    def draw(generator: Generator) -> Batch:
-        pictures, own, weights = new(generator)
-        replayed, index, share = numbered(generator)
-        return (
-            torch.cat([pictures, replayed]),
-            torch.cat([own, labels[index]]),
-            torch.cat([weights, share]) / 2,
-            logits[index],
-            known[index],
-        )
-
-    return draw
+    known = (torch.arange(outputs) < lengths[:, None]).to(logits)
+    images, labels = memory.images().to(plan.device), memory.labels().to(plan.device)
+    return WithLogits(new, images, labels, logits, known, new.batch, weight, plan.engine.weighting)
 
 
 def _store(
@@ -314,24 +316,41 @@ def _correction(plan: Plan, memory: Memory, params: Params, newest: list[int], i
     mask = torch.zeros(logits.shape[1])
     mask[newest] = 1.0
 
-    def judge(fit: Params, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-        corrected = logits * (1 + (fit["scale"] - 1) * mask) + fit["shift"] * mask
-        return (F.cross_entropy(corrected, labels, reduction="none") * weights).sum()
+    def judge(fit: Params, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits * (1 + (fit["scale"] - 1) * mask) + fit["shift"] * mask, labels)
 
-    def draw(generator: Generator) -> Batch:
-        drawn = torch.randint(len(labels), (plan.recipe.batch,), generator=generator)
-        return logits[drawn], labels[drawn], torch.full((len(drawn),), 1 / len(drawn))
+    def gradient(fit: Params, batch: Batch) -> tuple[Params, Tensor]:
+        gradients, value = torch.func.grad_and_value(judge)(fit, *batch)
+        return gradients, value
 
     job = Trainer(
         lambda _: {"scale": torch.ones(()), "shift": torch.zeros(())},
-        draw,
-        judge,
+        Answers(logits, labels, plan.recipe.batch),
+        gradient,
         plan.recipe.steps,
         plan.recipe.rate,
         generator_for(plan.seed, "correct", index),
     )
-    fit = checked(section(drive(f"correct {index}", job), "params"), "the correction")
+    name = f"correct {index}"
+    fit = checked(section(drive({name: job})[name], "params"), "the correction")
     return torch.stack([1 + (fit["scale"] - 1) * mask, fit["shift"] * mask])
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Batches of logits and labels, with replacement."""
+
+    logits: Tensor
+    labels: Tensor
+    batch: int
+
+    def draw(self, generator: Generator) -> Tensor:
+        """Draw the places."""
+        return torch.randint(len(self.labels), (self.batch,), generator=generator)
+
+    def take(self, drawn: Tensor) -> Batch:
+        """Return logits and labels."""
+        return self.logits[drawn], self.labels[drawn]
 
 
 def as_pixels(kept: Remembered) -> Tensor:

@@ -10,18 +10,22 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Generator, Tensor
 
+from ccmcl.convolution import channels_last, convolve, patches
 from ccmcl.errors import InputError
 
 Params = dict[str, Tensor]
 SMALLEST = 4
 MOST_PARAMETERS = 1 << 32
-_VECTORS = (("conv", "bias"), ("norm", "scale"), ("norm", "shift"))
+EPS = 1e-5
+FEW_CHANNELS = 3
+"""Up to so many input channels, a block normalises by the statistics of its patches."""
 
 
 @dataclass(frozen=True)
 class ConvNet:
     """Blocks of [convolution 3×3 → InstanceNorm → ReLU → average pooling 2×2], then one linear layer.
 
+    The convolutions have no bias: the norm that follows would take it away again, and its gradient is zero.
     Parameters live in a plain dictionary and every method is a pure function of them, so that a network can
     be differentiated with ``torch.func``, saved as tensors, or thrown away. A block needs at least 4×4
     pixels to normalise over; smaller pictures get fewer blocks than asked for.
@@ -68,7 +72,7 @@ class ConvNet:
         channels = self.shape[0]
         for block in range(self.blocks):
             shapes[f"conv{block}.weight"] = (self.width, channels, 3, 3)
-            shapes |= {f"{name}{block}.{leaf}": (self.width,) for name, leaf in _VECTORS}
+            shapes |= {f"norm{block}.{leaf}": (self.width,) for leaf in ("scale", "shift")}
             channels = self.width
         return shapes | {"head.weight": (outputs, self.features), "head.bias": (outputs,)}
 
@@ -99,10 +103,8 @@ class ConvNet:
         """Compute what reaches the linear layer. Channels last: pooling is many times faster in that layout."""
         x = images
         for block in range(self.blocks):
-            x = F.conv2d(channels_last(x), params[f"conv{block}.weight"], params[f"conv{block}.bias"], padding=1)
-            x = channels_last(x)  # a grey picture has the same strides in both layouts and comes out in the other
-            x = instance_norm(x, params[f"norm{block}.scale"], params[f"norm{block}.shift"])
-            x = F.avg_pool2d(F.relu(x), 2)
+            kernel, scale, shift = (params[name] for name in block_names(block))
+            x = F.avg_pool2d(F.relu(normed_convolution(x, kernel, scale, shift)), 2)
         return x.flatten(1)
 
     def __call__(self, params: Params, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n k"]:
@@ -114,8 +116,36 @@ class ConvNet:
         return logits
 
 
+def block_names(block: int) -> tuple[str, str, str]:
+    """Name the parameters of a block: kernel, scale and shift."""
+    return f"conv{block}.weight", f"norm{block}.scale", f"norm{block}.shift"
+
+
+def normed_convolution(
+    x: Float[Tensor, "n c h w"], kernel: Float[Tensor, "o c 3 3"], scale: Float[Tensor, "o"], shift: Float[Tensor, "o"]
+) -> Float[Tensor, "n o h w"]:
+    """Convolve, then normalise every channel of every image by itself.
+
+    Of few input channels, mean and variance of what a kernel w gives over an image follow from its patches alone:
+    the variance is wᵀCw, C being the covariance of the patches. So the norm goes into the kernel, and the largest
+    tensor of the whole network is written once and never read for its statistics.
+    """
+    if x.shape[1] > FEW_CHANNELS:
+        return instance_norm(channels_last(convolve(channels_last(x), kernel)), scale, shift)
+    count, _, height, width = x.shape
+    rows, flat = patches(x), kernel.flatten(1)
+    rows = rows - rows.mean(1, keepdim=True)
+    covariance = rows.mT @ rows / (height * width)
+    variance = F.relu((flat @ covariance * flat).sum(-1))  # rounding must not make it negative
+    inward = flat * (torch.rsqrt(variance + EPS) * scale)[:, :, None]
+    # The shift rides along as one more entry of the patch, which is always 1.
+    rows = torch.cat([rows, rows.new_ones(count, height * width, 1)], 2)
+    inward = torch.cat([inward, shift[:, None].expand(count, -1, 1)], 2)
+    return (rows @ inward.mT).view(count, height, width, len(kernel)).permute(0, 3, 1, 2)
+
+
 def instance_norm(
-    x: Float[Tensor, "n c h w"], scale: Float[Tensor, "c"], shift: Float[Tensor, "c"], eps: float = 1e-5
+    x: Float[Tensor, "n c h w"], scale: Float[Tensor, "c"], shift: Float[Tensor, "c"]
 ) -> Float[Tensor, "n c h w"]:
     """Normalise every channel of every image by itself. Written out, so that it differentiates twice and compiles.
 
@@ -125,12 +155,7 @@ def instance_norm(
     """
     centred = x - x.mean((2, 3), keepdim=True)
     variance = centred.square().mean((2, 3), keepdim=True)
-    return centred * (torch.rsqrt(variance + eps) * scale[:, None, None]) + shift[:, None, None]
-
-
-def channels_last(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-    """Lay images out with the channels of a pixel side by side in memory."""
-    return x.contiguous(memory_format=torch.channels_last)
+    return centred * (torch.rsqrt(variance + EPS) * scale[:, None, None]) + shift[:, None, None]
 
 
 def outputs_of(params: Params) -> int:

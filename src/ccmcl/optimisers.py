@@ -17,7 +17,10 @@ def start(name: str, tensors: Tensors) -> Tensors:
         raise InputError(f"There is no optimiser {name!r}: {nearest(name, NAMES)}.")
     kinds = {"sgd": (), "rmsprop": ("square",), "adam": ("square", "mean")}[name]
     state = {f"{kind}.{key}": torch.zeros_like(tensor) for kind in kinds for key, tensor in tensors.items()}
-    return state | ({"count": torch.zeros((), dtype=torch.int64)} if name == "adam" else {})
+    if name == "adam":
+        device = next(iter(tensors.values())).device
+        state["count"] = torch.zeros((), dtype=torch.int64, device=device)
+    return state
 
 
 def update(name: str, rate: float, tensors: Tensors, gradients: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ccmcl._version import __version__
+from ccmcl.compute import Compute, Settled, settle
 from ccmcl.data import Dataset, Images, load
 from ccmcl.errors import InputError
 from ccmcl.evaluate import Scores, confusion
 from ccmcl.experiment import Experiment
-from ccmcl.loop import Job, State, generator_for
+from ccmcl.loop import CPU, Job, State, generator_for, placed
 from ccmcl.memory import Memory
 from ccmcl.methods import METHODS, Learner, Plan, check, everything, plan_steps
 from ccmcl.progress import Reporter, Silent
 from ccmcl.store import Progress, RunFolder, check_writable
 from ccmcl.stream import Stream, class_order
+from ccmcl.workers import Workers
+
+TELL_SECONDS = 0.1
 
 
 def run(
@@ -30,6 +34,7 @@ def run(
     data_dir: Path | str | None = None,
     reporter: Reporter | None = None,
     checkpoint_seconds: float = 15.0,
+    compute: Compute = Compute(),  # noqa: B008
 ) -> RunFolder:
     """Do an experiment, or go on with it, or find it done; its folder has the result.
 
@@ -52,7 +57,19 @@ def run(
             folder.clear()
             return folder
         progress = folder.load_progress()
-        keeper = Keeper(folder, reporter, checkpoint_seconds, stream.names, len(stream), dict(progress.cost))
+        settled = settle(compute, plan, experiment.method, stream.groups, folder.begun_compiled())
+        folder.begin_compiled(settled.compiled)
+        plan = settled.equip(plan)
+        about = {
+            "folder": str(folder.path),
+            "data_dir": None if data_dir is None else str(data_dir),
+            "compiled": settled.compiled,
+            "device": settled.device,
+            "every": checkpoint_seconds,
+        }
+        keeper = Keeper(
+            folder, reporter, checkpoint_seconds, stream.names, len(stream), dict(progress.cost), settled.workers, about
+        )
         learner = progress.learner
         done = len(progress.confusions)
         if method.keeps_all and done:
@@ -66,7 +83,7 @@ def run(
                 seen = range(experience.classes[-1] + 1)
                 with keeper.timing("evaluate"):
                     assert learner.params is not None
-                    counts = confusion(plan.net, learner.params, *stream.cut(test, seen), len(seen))
+                    counts = confusion(plan.net, learner.params, *stream.cut(test, seen), len(seen), plan.device)
                 progress = Progress(learner, (*progress.confusions, counts), tuple(keeper.seconds.items()))
                 folder.save_progress(progress, keep_memory=not method.keeps_all)
                 scores = Scores(progress.confusions, stream.groups)
@@ -82,6 +99,7 @@ def run(
                     f" accuracy {scores.accuracy:.1%} on {len(seen)} classes"
                 )
         finally:
+            keeper.close()
             reporter.end()
         assert learner.params is not None
         result = {
@@ -91,14 +109,18 @@ def run(
             **Scores(progress.confusions, stream.groups).as_dict(),
         }
         kept = learner.memory if learner.memory and not method.keeps_all else None
-        folder.finish(kept, stream.names, learner.params, result, cost_of(keeper.seconds))
+        folder.finish(kept, stream.names, learner.params, result, cost_of(keeper.seconds, settled))
         folder.event("finish", accuracy=result["accuracy"])
     return folder
 
 
 @dataclass
 class Keeper:
-    """Drives jobs with a checkpoint every few seconds and after each, and tells how far they are."""
+    """Drives jobs with a checkpoint every few seconds and after each, and tells how far they are.
+
+    Jobs given together are done side by side by worker processes, or one after the other where there are none. Each
+    gets its share of the threads either way: with another number of threads, sums would be rounded otherwise.
+    """
 
     folder: RunFolder
     reporter: Reporter
@@ -106,26 +128,69 @@ class Keeper:
     names: Sequence[str]
     experiences: int
     seconds: dict[str, float]
+    workers: int = 1
+    about: dict[str, Any] = field(default_factory=dict)
+    pools: dict[int, Workers] = field(default_factory=dict)
 
-    def __call__(self, name: str, job: Job) -> State:
-        """Run the job, from its last checkpoint if there is one."""
+    def __call__(self, jobs: Mapping[str, Job]) -> dict[str, State]:
+        """Do the jobs, each from its last checkpoint if there is one."""
+        threads = torch.get_num_threads()
+        share = max(1, threads // len(jobs))
+        if self.workers > 1 and len(jobs) > 1:
+            self._side_by_side(jobs, share)
+        torch.set_num_threads(share)
+        try:
+            return {name: self._drive(name, job) for name, job in jobs.items()}
+        finally:
+            torch.set_num_threads(threads)
+
+    def close(self) -> None:
+        """Let the workers go."""
+        for pool in self.pools.values():
+            pool.close()
+        self.pools.clear()
+
+    def _side_by_side(self, jobs: Mapping[str, Job], threads: int) -> None:
+        """Have the jobs done that are not; their last states are left in the folder."""
+        ahead = []
+        for name, job in jobs.items():
+            kept = self.folder.load_job(name)
+            done = 0 if kept is None else int(kept[0]["step"])
+            if done < job.total:
+                ahead.append({"name": name, "seconds": self.seconds})
+        if threads not in self.pools:
+            self.close()
+            self.pools[threads] = Workers(self.workers, {**self.about, "threads": threads})
+
+        def hear(words: dict[str, Any]) -> None:
+            self.reporter.step(words["name"], words["about"], words["step"], words["total"], words["loss"])
+
+        with self.timing(next(iter(jobs)).split()[0]):
+            self.pools[threads](ahead, hear)
+
+    def _drive(self, name: str, job: Job) -> State:
+        """Do one job in this process."""
         kept = self.folder.load_job(name)
         if kept is None:
             state = job.init()
         else:
             state, cost = kept
+            state = placed(state, job.device)
             self.seconds |= {kind: max(spent, self.seconds.get(kind, 0.0)) for kind, spent in cost.items()}
-        about, done, loss = self._about(name), int(state["step"]), float("nan")
-        self.reporter.step(name, about, done, job.total, loss)
-        saved = time.monotonic()
+        about, done = self._about(name), int(state["step"])
+        self.reporter.step(name, about, done, job.total, float("nan"))
+        saved = told = time.monotonic()
         while done < job.total:
             with self.timing(name.split()[0]):
                 state, loss = job.step(state)
-            done = int(state["step"])
-            self.reporter.step(name, about, done, job.total, loss)
-            if done == job.total or time.monotonic() - saved >= self.every:
+            done, now = int(state["step"]), time.monotonic()
+            # To read a loss is to wait for the device.
+            if job.device == CPU or now - told >= TELL_SECONDS or done == job.total:
+                self.reporter.step(name, about, done, job.total, float(loss))
+                told = now
+            if done == job.total or now - saved >= self.every:
                 self.folder.save_job(name, state, self.seconds)
-                self.folder.event("progress", job=name, step=done, total=job.total, loss=loss)
+                self.folder.event("progress", job=name, step=done, total=job.total, loss=float(loss))
                 saved = time.monotonic()
         return state
 
@@ -192,12 +257,13 @@ def size_of(memory: Memory) -> dict[str, int]:
     return {"images": memory.count, "scalars": memory.scalars, "bytes": memory.nbytes}
 
 
-def cost_of(seconds: dict[str, float]) -> dict[str, Any]:
+def cost_of(seconds: dict[str, float], settled: Settled) -> dict[str, Any]:
     """Gather what a run took: time by kind of work, peak memory, and on what."""
     return {
         "seconds": sum(seconds.values()),
         "seconds_by_kind": dict(seconds),
         "peak_memory_bytes": peak_memory(),
+        "engine": asdict(settled),
         "machine": machine(),
         "versions": versions(),
     }

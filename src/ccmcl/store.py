@@ -19,7 +19,7 @@ from ccmcl.errors import InputError
 from ccmcl.evaluate import Confusion
 from ccmcl.experiment import Experiment, from_dict
 from ccmcl.files import read_json, read_tensors, storage_error, write_json, write_tensors
-from ccmcl.loop import State, prefixed, section
+from ccmcl.loop import CPU, State, placed, prefixed, section
 from ccmcl.memory import Memory
 from ccmcl.memory_file import load_memory, pack, save_memory, unpack
 from ccmcl.methods import Learner
@@ -173,7 +173,7 @@ class RunFolder:
 
     def save_job(self, name: str, state: State, cost: dict[str, float]) -> None:
         """Keep how far a piece of work has come, and what the run has cost until then."""
-        write_tensors(self._job(name), state, {"job": name, "cost": cost})
+        write_tensors(self._job(name), placed(state, CPU), {"job": name, "cost": cost})
 
     def load_job(self, name: str) -> tuple[State, dict[str, float]] | None:
         """Take up a piece of work; a damaged checkpoint is as good as none."""
@@ -185,6 +185,17 @@ class RunFolder:
             about.get("job") == name and isinstance(about.get("cost"), dict) and {"step", "generator"} <= state.keys()
         )
         return (state, about["cost"]) if whole else None
+
+    def begin_compiled(self, compiled: bool) -> None:
+        """Take note of whether the run computes with compiled code, so that it goes on as it was begun."""
+        write_json(self.resume / "engine.json", {"compiled": compiled})
+
+    def begun_compiled(self) -> bool | None:
+        """Tell whether the run was begun with compiled code; None where it was not begun."""
+        path = self.resume / "engine.json"
+        values = read_json(path) if path.is_file() else {}
+        compiled = values.get("compiled") if isinstance(values, dict) else None
+        return compiled if isinstance(compiled, bool) else None
 
     def save_progress(self, progress: Progress, keep_memory: bool) -> None:
         """Keep what an experience ended with, in one file and one stroke; then forget the work it was made of."""

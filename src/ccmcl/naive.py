@@ -1,4 +1,4 @@
-"""Algorithms 1 and 2 written down line by line, with no thought of speed: the reference for the library.
+"""Algorithms 1 and 2 written down line by line, with no thought of speed: the reference for proof and for measurement.
 
 Nothing of the library's mathematics is used here: the network is made of torch.nn layers, gradients come from
 torch.autograd, updates from torch.optim. Random numbers are drawn in the documented order from the generator.
@@ -13,7 +13,16 @@ from torch import Generator, Tensor, nn
 class Net(nn.Module):
     """Three blocks of convolution, InstanceNorm, ReLU and average pooling, then a linear layer."""
 
-    def __init__(self, channels: int, height: int, width: int, filters: int, blocks: int, outputs: int) -> None:
+    def __init__(
+        self,
+        channels: int,
+        height: int,
+        width: int,
+        filters: int,
+        blocks: int,
+        outputs: int,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
         super().__init__()
         self.convolutions = nn.ModuleList()
         self.norms = nn.ModuleList()
@@ -22,9 +31,10 @@ class Net(nn.Module):
             self.norms.append(nn.InstanceNorm2d(filters, affine=True))
             channels, height, width = filters, height // 2, width // 2
         self.head = nn.Linear(channels * height * width, outputs)
-        self.double()
+        self.to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the logits."""
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = nn.functional.avg_pool2d(torch.relu(norm(convolution(x))), 2)
         result: Tensor = self.head(x.flatten(1))
@@ -39,7 +49,7 @@ class Net(nn.Module):
                 field = 9 if isinstance(layer, nn.Conv2d) else 1
                 limit = (6 / (field * incoming + field * outgoing)) ** 0.5
                 layer.weight.copy_(
-                    limit * (2 * torch.rand(layer.weight.shape, generator=generator, dtype=torch.float64) - 1)
+                    limit * (2 * torch.rand(layer.weight.shape, generator=generator, dtype=layer.weight.dtype) - 1)
                 )
                 assert layer.bias is not None
                 layer.bias.zero_()
@@ -55,12 +65,8 @@ class Net(nn.Module):
 
 def distance(a: list[Tensor], b: list[Tensor]) -> Tensor:
     """Σ over layers, Σ over output nodes, of 1 − cosine."""
-    total = torch.zeros((), dtype=torch.float64)
-    for layer_a, layer_b in zip(a, b, strict=True):
-        for row_a, row_b in zip(layer_a, layer_b, strict=True):
-            x, y = row_a.flatten(), row_b.flatten()
-            total = total + 1 - torch.dot(x, y) / (torch.linalg.vector_norm(x) * torch.linalg.vector_norm(y))
-    return total
+    cosines = [nn.functional.cosine_similarity(x.flatten(1), y.flatten(1)) for x, y in zip(a, b, strict=True)]
+    return (1 - torch.cat(cosines)).sum()
 
 
 def loss_on(net: Net, images: Tensor, labels: Tensor) -> Tensor:
@@ -69,14 +75,8 @@ def loss_on(net: Net, images: Tensor, labels: Tensor) -> Tensor:
 
 
 def mixed(components: Tensor, weights: Tensor) -> Tensor:
-    """x_j = σ(Σ_i w_ij c_i), image by image."""
-    images = []
-    for j in range(weights.shape[1]):
-        total = torch.zeros_like(components[0])
-        for i in range(len(components)):
-            total = total + weights[i, j] * components[i]
-        images.append(1 / (1 + torch.exp(-total)))
-    return torch.stack(images)
+    """x_j = σ(Σ_i w_ij c_i)."""
+    return torch.sigmoid(torch.tensordot(weights.T, components, 1))
 
 
 def images_of(memory: list[Tensor]) -> Tensor:
@@ -121,7 +121,7 @@ def algorithm_1(
         learning = torch.optim.SGD(net.parameters(), network_rate)
         for _ in range(inner):  # 4
             chosen = torch.randperm(len(pixels), generator=generator)[:batch]  # 5
-            images = torch.stack([pixels[k].double() / 255 for k in chosen])
+            images = pixels[chosen].to(memory[0].dtype) / 255
             labels = torch.full((len(images),), label)
             for _ in range(matching):  # 9
                 real = torch.autograd.grad(loss_on(net, images, labels), net.matched())  # 7
@@ -131,8 +131,8 @@ def algorithm_1(
             both, both_labels = images, labels
             if buffer is not None:  # 12
                 drawn = torch.randint(len(buffer[0]), (len(images),), generator=generator)
-                both = torch.cat([images, torch.stack([buffer[0][k] for k in drawn])])
-                both_labels = torch.cat([labels, torch.stack([buffer[1][k] for k in drawn])])
+                both = torch.cat([images, buffer[0][drawn]])
+                both_labels = torch.cat([labels, buffer[1][drawn]])
             for _ in range(training):  # 13
                 learning.zero_grad()
                 torch.autograd.backward(loss_on(net, both, both_labels))
@@ -149,7 +149,6 @@ def algorithm_2(
     for _ in range(steps):
         drawn = torch.randint(len(images), (batch,), generator=generator)
         learning.zero_grad()
-        batch_images, batch_labels = torch.stack([images[k] for k in drawn]), torch.stack([labels[k] for k in drawn])
-        torch.autograd.backward(loss_on(net, batch_images, batch_labels))
+        torch.autograd.backward(loss_on(net, images[drawn], labels[drawn]))
         learning.step()
     return {name: tensor.detach() for name, tensor in net.state_dict().items()}

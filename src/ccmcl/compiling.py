@@ -1,0 +1,95 @@
+"""Pure functions of tensors become machine code: traced with all their derivatives, compiled, kept on disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import stat
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
+
+import pooch  # type: ignore[import-untyped]
+import torch
+from torch.utils import _pytree as pytree
+
+from ccmcl.files import first_line
+
+log = logging.getLogger("ccmcl")
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+class Graphs:
+    """Runs functions as compiled graphs, one for each function and each shape of its arguments.
+
+    A function is traced with its derivatives written out, to whatever order, so that the compiler sees one plain
+    list of operations. Where compiling fails, one line says so and everything is computed the plain way.
+    """
+
+    def __init__(self) -> None:
+        self.ready: dict[Hashable, Callable[..., Any]] = {}
+        self.failed = False
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Compute ``function(*arguments)``; the function tells by its hash what it computes."""
+        if self.failed:
+            return function(*arguments)
+        leaves, layout = pytree.tree_flatten(arguments)
+        key = (function, layout, tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves))
+        known = self.ready.get(key)
+        if known is not None:
+            return known(*leaves)
+        try:
+            compiled = compile_graph(function, leaves, layout)
+            result = compiled(*leaves)
+        except Exception as error:  # whatever is wrong with a compiler, there is another way
+            self.failed = True
+            log.warning("Cannot compile (%s); going on without.", first_line(error))
+            return function(*arguments)
+        self.ready[key] = compiled
+        return result
+
+
+def compile_graph(function: Callable[..., Any], leaves: list[Any], layout: Any) -> Callable[..., Any]:
+    """Trace a function of tensors, derivatives and all, and compile what it does.
+
+    ``torch.compile`` by itself would drop the second derivative of the convolutions without a word; tracing first
+    leaves it only plain operations to see.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    keep_compiled()
+
+    def flat(*leaves: Any) -> Any:
+        return function(*pytree.tree_unflatten(leaves, layout))
+
+    graph = make_fx(flat, tracing_mode="fake")(*leaves)
+    compiled: Callable[..., Any] = torch.compile(graph, fullgraph=True, dynamic=False)
+    return compiled
+
+
+def keep_compiled() -> None:
+    """Have compiled code kept in a folder of our cache that nobody else can write to, unless one was chosen."""
+    if CACHE_VARIABLE in os.environ:
+        return
+    folder = Path(os.environ.get("CCMCL_CACHE") or pooch.os_cache("ccmcl")).expanduser() / "compiled"
+    if private(folder):
+        os.environ[CACHE_VARIABLE] = str(folder)
+
+
+def private(folder: Path) -> bool:
+    """Make a folder for code, or say that the one there is could have been filled by somebody else."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        about = folder.stat()
+    except OSError:
+        return False
+    if not hasattr(os, "getuid"):
+        return True
+    return about.st_uid == os.getuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def has_compiler() -> bool:
+    """Say whether there is a C++ compiler to be found."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX"), "g++", "clang++", "cl") if name)

@@ -1,0 +1,106 @@
+"""How a run is computed: on what device, with how many processes and threads, compiled or not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ccmcl import work
+from ccmcl.budget import images_of
+from ccmcl.compiling import Graphs, has_compiler
+from ccmcl.engine import Engine
+from ccmcl.errors import InputError, nearest
+from ccmcl.methods import METHODS, Plan
+
+log = logging.getLogger("ccmcl")
+COMPILE = ("auto", "on", "off")
+DEVICES = ("auto", "cpu", "cuda", "mps")
+WORTH_COMPILING = 1e13
+"""Operations from which compiling earns back its time: about two minutes of two cores."""
+WORTH_WORKERS = 5e11
+"""Operations of condensing from which it is worth starting processes."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """What is asked for. None of it decides what an experiment means, only how its numbers are rounded."""
+
+    compile: str = "auto"
+    device: str = "auto"
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in (("compile", COMPILE), ("device", DEVICES)):
+            if (value := getattr(self, name)) not in known:
+                raise InputError(f"There is no {name} {value!r}: {nearest(str(value), known)}.")
+        if self.workers is not None and not 1 <= self.workers <= 1024:
+            raise InputError(f"The number of workers must be from 1 to 1024, not {self.workers}.")
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a run does."""
+
+    compiled: bool
+    device: str
+    workers: int
+
+    def equip(self, plan: Plan) -> Plan:
+        """Hand a plan its engine and its device."""
+        engine = Engine(graphs=Graphs() if self.compiled else None)
+        return replace(plan, engine=engine, device=torch.device(self.device))
+
+
+def settle(
+    asked: Compute, plan: Plan, method: str, groups: Sequence[Sequence[int]], begun: bool | None = None
+) -> Settled:
+    """Settle how a run is computed, from what it is and what there is; ``begun`` says how a run was begun.
+
+    A run goes on as it was begun, so that it ends as if it had never been interrupted.
+    """
+    device = device_of(asked.device)
+    learned, condensed = operations(plan, method, groups)
+    if begun is not None:
+        compiled = begun
+        if asked.compile != "auto" and (asked.compile == "on") != begun:
+            log.warning("This run was begun with --compile %s and goes on so.", "on" if begun else "off")
+    else:
+        compiled = asked.compile == "on" or (asked.compile == "auto" and learned + condensed >= WORTH_COMPILING)
+    if compiled and device == "cpu" and not has_compiler():
+        log.warning("There is no C++ compiler, so nothing is compiled; the result is the same, later.")
+        compiled = False
+    side_by_side = max(map(len, groups), default=1)
+    if asked.workers is not None:
+        workers = min(asked.workers, side_by_side)
+    elif device != "cpu" or condensed < WORTH_WORKERS:
+        workers = 1
+    else:
+        workers = min(side_by_side, torch.get_num_threads())
+    return Settled(compiled, device, workers)
+
+
+def device_of(name: str) -> str:
+    """Find the device that is meant, or say that it is not here."""
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if name == "auto":
+        return "cuda" if cuda else "mps" if mps else "cpu"
+    if (name == "cuda" and not cuda) or (name == "mps" and not mps):
+        raise InputError(f"There is no {name} device here; --device cpu always works.")
+    return name
+
+
+def operations(plan: Plan, method: str, groups: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """Count the operations that a stream takes by a method: learning, and condensing."""
+    classes = sum(map(len, groups))
+    outputs, batch = plan.outputs(classes), plan.recipe.batch
+    limit = METHODS[method].count
+    if method not in ("composite", "condensation") or limit is None:
+        return work.learning(plan.net, outputs, plan.recipe, [batch] * len(groups)), 0
+    count = limit(plan, plan.sharing(classes))
+    images = images_of(count, plan.ratio) if method == "composite" else count
+    seen = [sum(map(len, groups[: i + 1])) for i in range(len(groups))]
+    learned = work.learning(plan.net, outputs, plan.recipe, [min(batch, images * n) for n in seen])
+    return learned, work.condensing(plan.net, outputs, plan.condensation, images, groups)

@@ -1,0 +1,108 @@
+"""Processes that do jobs of a run side by side. All they share with the run is its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from ccmcl.errors import StorageError
+
+MOST_DEATHS = 3
+Heard = Callable[[dict[str, Any]], None]
+
+
+class WorkerError(StorageError):
+    """A worker could not do its job."""
+
+
+@dataclass
+class Workers:
+    """Some processes, started when first needed, that are told about the run once and then handed names of jobs.
+
+    A worker makes its job from the run's folder and leaves its checkpoints there, so nothing but names and counts
+    goes through the pipes. A worker that dies is started again and goes on from the last checkpoint; when this
+    process ends, however it ends, the workers end with it.
+    """
+
+    count: int
+    about: dict[str, Any]
+    running: list[subprocess.Popen[str]] = field(default_factory=list)
+    said: queue.Queue[tuple[int, dict[str, Any] | None]] = field(default_factory=queue.Queue)
+
+    def __call__(self, jobs: Iterable[dict[str, Any]], heard: Heard) -> None:
+        """Have the jobs done; ``heard`` gets what the workers say of them."""
+        waiting, doing, deaths = list(jobs), dict[int, dict[str, Any]](), 0
+        while len(self.running) < min(self.count, len(waiting)):
+            self.running.append(self._started(len(self.running)))
+        for place in range(len(self.running)):
+            if waiting:
+                doing[place] = self._hand(place, waiting.pop(0))
+        while doing:
+            place, words = self.said.get()
+            if words is None:
+                deaths += 1
+                if deaths > MOST_DEATHS:
+                    raise WorkerError("The worker processes keep dying; is there enough memory? Try --workers 1.")
+                self.running[place] = self._started(place)
+                if place in doing:
+                    self._hand(place, doing[place])
+            elif "error" in words:
+                raise WorkerError(f"A worker failed: {words['error']}")
+            elif "done" in words:
+                del doing[place]
+                if waiting:
+                    doing[place] = self._hand(place, waiting.pop(0))
+            else:
+                heard(words)
+
+    def close(self) -> None:
+        """Let the workers go."""
+        for process in self.running:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self.running:
+            process.wait()
+        self.running.clear()
+
+    def _started(self, place: int) -> subprocess.Popen[str]:
+        # Threads are counted by the worker itself; what the environment says was meant for one process.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ccmcl.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "OMP_NUM_THREADS": str(self.about["threads"])},
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._tell(process.stdin, self.about)
+        threading.Thread(target=self._listen, args=(place, process.stdout), daemon=True).start()
+        return process
+
+    def _listen(self, place: int, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                self.said.put((place, json.loads(line)))
+        self.said.put((place, None))
+
+    def _hand(self, place: int, job: dict[str, Any]) -> dict[str, Any]:
+        stdin = self.running[place].stdin
+        assert stdin is not None
+        self._tell(stdin, job)
+        return job
+
+    @staticmethod
+    def _tell(stream: IO[str], words: dict[str, Any]) -> None:
+        try:
+            stream.write(json.dumps(words) + "\n")
+            stream.flush()
+        except BrokenPipeError:
+            pass  # it is dead, and the listener says so
