@@ -1,4 +1,4 @@
-"""The command line: run, compare, show, data."""
+"""The command line: run, compare, show, bench, data."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from rich.text import Text
 
 from ccmcl import data as data_sets
 from ccmcl._version import __version__
+from ccmcl.bench import CASES
+from ccmcl.bench import bench as measure
 from ccmcl.compute import Compute
 from ccmcl.errors import InputError, StorageError, printable
 from ccmcl.experiment import Experiment
@@ -28,8 +30,8 @@ from ccmcl.memory_file import load_memory
 from ccmcl.methods import METHODS
 from ccmcl.pictures import draw_memory
 from ccmcl.progress import reporter
-from ccmcl.report import contents, experiences, summary, table
-from ccmcl.run import arrange, shape, size_of
+from ccmcl.report import bench_tables, contents, experiences, summary, table
+from ccmcl.run import arrange, machine, shape, size_of, versions
 from ccmcl.run import run as run_experiment
 from ccmcl.store import RunFolder, check_writable
 from ccmcl.system import keep_freed_memory
@@ -187,6 +189,28 @@ def show(
         console.print(contents(memory, names))
     if png is not None:
         console.print(f"picture: {png}", markup=False)
+
+
+@app.command
+def bench(
+    *,
+    case: Annotated[str, Parameter(help=f"what to measure, with commas: {', '.join(CASES)}")] = "mnist-20,cifar10-100",
+    rounds: Annotated[int, Parameter(help="how often everything is measured", converter=_whole)] = 5,
+    threads: Threads = None,
+    json: Annotated[bool, Parameter(help="print JSON on standard output, and nothing else")] = False,
+    quiet: Annotated[bool, Parameter(help="show no progress")] = False,
+) -> None:
+    """Measure what each saving of the engine is worth on this machine."""
+    _set_threads(threads)
+    report = reporter(quiet)
+    results = [measure(name.strip(), rounds, report.line) for name in case.split(",")]
+    if json:
+        _print_json({"results": [one.as_dict() for one in results], "machine": machine(), "versions": versions()})
+        return
+    console = _console()
+    for one in results:
+        for part in bench_tables(one):
+            console.print(part)
 
 
 @app.command

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from ccmcl.bench import Result
 from ccmcl.errors import printable
 from ccmcl.memory import Composite, Memory, Remembered, nbytes, scalars
 from ccmcl.progress import duration
@@ -80,3 +81,23 @@ def stored_shape(kept: Remembered) -> str:
     count = len(tensors["pixels"])
     beside = " with logits" if "logits" in tensors else ""
     return f"{count} {noun}{'s' * (count != 1)}{beside}"
+
+
+def bench_tables(result: Result) -> list[Table | str]:
+    """Set out what was measured: condensing, learning, and a line of totals."""
+    tables: list[Table | str] = []
+    for title, rows in (("one inner iteration", result.condense), ("Algorithm 2, buffer of 40", result.learn)):
+        drawn = Table(title=f"{result.case}, {result.threads} threads: {title}", title_justify="left")
+        drawn.add_column("")
+        for column in ("seconds", "times faster", "GFLOP/s", "share of sgemm"):
+            drawn.add_column(column, justify="right")
+        for row in rows:
+            drawn.add_row(row.name, f"{row.seconds:.4f}", f"{row.ratio:.1f}", f"{row.gflops:.0f}", f"{row.share:.0%}")
+        tables.append(drawn)
+    mebi = 1 << 20
+    tables.append(
+        f"sgemm {result.sgemm_gflops:.0f} GFLOP/s; {duration(result.seconds_per_class)} a class with the paper's "
+        f"settings; an update allocates {result.update_bytes / mebi:.0f} MiB, its activations are "
+        f"{result.activation_bytes / mebi:.0f} MiB; compiling took {result.compile_seconds:.0f} s"
+    )
+    return tables
