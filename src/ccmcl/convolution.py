@@ -1,4 +1,4 @@
-"""The 3×3 convolution as three bilinear operations that are each other's derivatives, to any order.
+"""The 3×3 convolution and its gradient as bilinear operations that are each other's derivatives, to any order.
 
 PyTorch differentiates a convolution twice by convolving with whole images as kernels, which is several times
 slower than need be. Written as below, every derivative of every order is again an ordinary convolution.
@@ -24,6 +24,17 @@ def convolve(x: Float[Tensor, "n i h w"], kernel: Float[Tensor, "o i 3 3"]) -> F
     return result
 
 
+def correlate(x: Float[Tensor, "n i h w"], y: Float[Tensor, "n o h w"]) -> Float[Tensor, "o i 3 3"]:
+    """Differentiate ⟨y, convolve(x, k)⟩ by the kernel k: how images and what was made of them go together."""
+    result: Tensor = _Correlate.apply(x, y)  # type: ignore[no-untyped-call]
+    return result
+
+
+def adjoint(kernel: Float[Tensor, "o i 3 3"]) -> Float[Tensor, "i o 3 3"]:
+    """Turn a kernel k round into k', so that ⟨y, x ∗ k⟩ = ⟨y ∗ k', x⟩ for all images."""
+    return kernel.transpose(0, 1).flip(2, 3)
+
+
 def patches(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n p k"]:
     """Lay out the 3×3 neighbourhood of every pixel as a row, in the order of a kernel's entries.
 
@@ -46,7 +57,7 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, kernel: Tensor) -> Tensor:
-        return F.conv2d(x, kernel, padding=1)
+        return F.conv2d(channels_last(x), channels_last(kernel), padding=1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
@@ -56,36 +67,20 @@ class _Convolve(torch.autograd.Function):
     def backward(ctx: Any, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, kernel = ctx.saved_tensors
         wanted = ctx.needs_input_grad
-        first = _Spread.apply(y, kernel) if wanted[0] else None  # type: ignore[no-untyped-call]
-        return first, _Correlate.apply(x, y) if wanted[1] else None  # type: ignore[no-untyped-call]
-
-
-class _Spread(torch.autograd.Function):
-    """The gradient by the images: what each pixel of y owes to x."""
-
-    @staticmethod
-    def forward(y: Tensor, kernel: Tensor) -> Tensor:
-        shape = (len(y), kernel.shape[1], *y.shape[2:])
-        return _backward(y, channels_last(y.new_empty(shape)), kernel, images=True)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        y, kernel = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
-        first = _Convolve.apply(x, kernel) if wanted[0] else None  # type: ignore[no-untyped-call]
-        return first, _Correlate.apply(x, y) if wanted[1] else None  # type: ignore[no-untyped-call]
+        return convolve(y, adjoint(kernel)) if wanted[0] else None, correlate(x, y) if wanted[1] else None
 
 
 class _Correlate(torch.autograd.Function):
-    """The gradient by the kernel: how x and y go together."""
+    """The gradient of a convolution by its kernel."""
 
     @staticmethod
     def forward(x: Tensor, y: Tensor) -> Tensor:
-        return _backward(y, x, y.new_empty(y.shape[1], x.shape[1], 3, 3), images=False)
+        one, kernel = [1, 1], torch.empty(y.shape[1], x.shape[1], 3, 3, dtype=y.dtype, device=y.device)
+        found = torch.ops.aten.convolution_backward(
+            channels_last(y), channels_last(x), kernel, None, one, one, one, False, [0, 0], 1, [False, True, False]
+        )
+        result: Tensor = found[1]
+        return result
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
@@ -95,14 +90,4 @@ class _Correlate(torch.autograd.Function):
     def backward(ctx: Any, kernel: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, y = ctx.saved_tensors
         wanted = ctx.needs_input_grad
-        first = _Spread.apply(y, kernel) if wanted[0] else None  # type: ignore[no-untyped-call]
-        return first, _Convolve.apply(x, kernel) if wanted[1] else None  # type: ignore[no-untyped-call]
-
-
-def _backward(y: Tensor, x: Tensor, kernel: Tensor, images: bool) -> Tensor:
-    """One half of the library's own first derivative; the tensor that is asked for gives no more than its shape."""
-    one = [1, 1]
-    mask = [images, not images, False]
-    found = torch.ops.aten.convolution_backward(y, x, kernel, None, one, one, one, False, [0, 0], 1, mask)
-    result: Tensor = found[0 if images else 1]
-    return result
+        return convolve(y, adjoint(kernel)) if wanted[0] else None, convolve(x, kernel) if wanted[1] else None

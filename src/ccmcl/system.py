@@ -6,16 +6,19 @@ import ctypes
 import platform
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+USUAL = 32 << 20
+"""Where glibc's own thresholds come to rest when large blocks are freed; the other is twice that."""
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory(keep: bool = True) -> bool:
     """Have the C library keep large blocks that were freed for the next use, and say whether it will.
 
     By default glibc hands every large block back to the system, which clears it page by page when it is asked
     for again: with large batches on the CPU that is half of the time. It holds for the whole process, so
-    the program does it and the library does not.
+    the program does it and the library does not. Not to keep them is what glibc does when it is not asked.
     """
     if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    return bool(mallopt(M_MMAP_THRESHOLD, 1 << 30) and mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1))
+    block, top = (1 << 30, (1 << 31) - 1) if keep else (USUAL, 2 * USUAL)
+    return bool(mallopt(M_MMAP_THRESHOLD, block) and mallopt(M_TRIM_THRESHOLD, top))
