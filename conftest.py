@@ -27,12 +27,14 @@ settings.load_profile("ccmcl")
 @pytest.fixture(autouse=True, scope="session")
 def _own_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Parsed data sets are kept for one session of tests, not in the user's cache."""
-    before = {name: os.environ.get(name) for name in ("CCMCL_CACHE", "CCMCL_DATA")}
+    before = {name: os.environ.get(name) for name in ("CCMCL_CACHE", "CCMCL_DATA", "TORCHINDUCTOR_CACHE_DIR")}
     os.environ["CCMCL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["CCMCL_DATA"] = str(tmp_path_factory.mktemp("data"))
+    if "PYTEST_XDIST_WORKER" in os.environ:  # what one of the processes has compiled is there for the others
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.getbasetemp().parent / "compiled")
     yield
     for name, value in before.items():
         if value is None:
-            del os.environ[name]
+            os.environ.pop(name, None)
         else:
             os.environ[name] = value

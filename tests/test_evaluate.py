@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
 import torch
 
-from ccmcl.evaluate import Scores, confusion
+from ccmcl.evaluate import Confusion, Scores, confusion, tally
 from ccmcl.nets import ConvNet
 
 # Three experiences of three, one and two classes; class 5 has no test images.
@@ -23,7 +24,13 @@ THIRD = [
     [0, 0, 0, 0, 9, 1],
     [0, 0, 0, 0, 0, 0],
 ]
-SCORES = Scores((FIRST, SECOND, THIRD), GROUPS)
+
+
+def scores_of(confusions: Sequence[Confusion], groups: Sequence[Sequence[int]]) -> Scores:
+    return Scores([tally(counts) for counts in confusions], groups)
+
+
+SCORES = scores_of((FIRST, SECOND, THIRD), GROUPS)
 
 
 def test_accuracy_on_each_experience_after_each() -> None:
@@ -51,7 +58,7 @@ def test_backward_transfer_is_counted_from_the_first_time() -> None:
 
 
 def test_what_got_better_is_negative_forgetting_and_positive_transfer() -> None:
-    scores = Scores(([[1, 1], [1, 1]], [[2, 0, 0], [0, 1, 1], [1, 0, 0]]), ((0, 1), (2,)))
+    scores = scores_of(([[1, 1], [1, 1]], [[2, 0, 0], [0, 1, 1], [1, 0, 0]]), ((0, 1), (2,)))
     assert scores.forgetting == -0.25
     assert scores.backward_transfer == 0.25
 
@@ -68,20 +75,20 @@ def test_per_class_counts_are_those_of_the_end() -> None:
 
 
 def test_a_single_experience_has_nothing_to_forget() -> None:
-    scores = Scores(([[3, 1], [0, 4]],), ((0, 1),))
+    scores = scores_of(([[3, 1], [0, 4]],), ((0, 1),))
     assert scores.matrix == [[7 / 8]]
     assert (scores.accuracy, scores.incremental) == (7 / 8, 7 / 8)
     assert (scores.forgetting, scores.backward_transfer) == (0, 0)
 
 
 def test_an_experience_without_test_images_does_not_count_for_the_accuracy() -> None:
-    scores = Scores(([[3, 1], [0, 4]], [[3, 1, 0], [0, 2, 2], [0, 0, 0]]), ((0, 1), (2,)))
+    scores = scores_of(([[3, 1], [0, 4]], [[3, 1, 0], [0, 2, 2], [0, 0, 0]]), ((0, 1), (2,)))
     assert scores.accuracy == 5 / 8
     assert scores.forgetting == 2 / 8
 
 
 def test_a_run_stopped_early_is_scored_as_far_as_it_went() -> None:
-    scores = Scores((FIRST, SECOND), GROUPS)
+    scores = scores_of((FIRST, SECOND), GROUPS)
     assert scores.matrix == [[19 / 25, None, None], [21 / 25, 1.0, None]]
     assert scores.accuracy == 25 / 29
     assert scores.forgetting == pytest.approx(-2 / 25, abs=1e-15)
@@ -96,7 +103,6 @@ def test_the_record_holds_every_measure_and_goes_into_json() -> None:
     assert record["matrix"] == SCORES.matrix
     assert record["per_class"] == SCORES.per_class
     assert record["accuracies"] == SCORES.accuracies
-    assert record["confusions"] == [FIRST, SECOND, THIRD]
 
 
 def test_confusions_count_what_each_class_was_taken_for() -> None:
@@ -127,4 +133,4 @@ def test_without_test_images_there_is_nothing_to_count() -> None:
     nothing = torch.zeros(0, 1, 8, 8, dtype=torch.uint8)
     counts = confusion(net, params, nothing, torch.zeros(0, dtype=torch.int64), 2)
     assert counts == [[0, 0], [0, 0]]
-    assert Scores((counts,), ((0, 1),)).accuracy == 0
+    assert scores_of((counts,), ((0, 1),)).accuracy == 0

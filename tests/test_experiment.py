@@ -32,6 +32,7 @@ OTHER: dict[str, Any] = {
     "per_experience": "5",
     "holdout": 100,
     "width": 64,
+    "precision": "bfloat16",
     "blocks": 2,
     "ratio": 3.0,
     "outer": 7,

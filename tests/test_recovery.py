@@ -244,7 +244,7 @@ def test_disk_full_at_any_moment_is_one_sentence_and_loses_nothing(tmp_path: Pat
         assert not list(small_disk.rglob("*.tmp"))
         refused.append(said.split(":")[1])
         folder = only_run(out)
-        now = 0 if folder is None else len(folder.load_progress().confusions)
+        now = 0 if folder is None else len(folder.load_progress().tallies)
         assert now >= done  # whole experiences are never lost
         done = now
         size = filler.stat().st_size

@@ -112,11 +112,10 @@ def test_result_has_what_a_reader_looks_for(once: RunFolder) -> None:
     assert result["classes"] == ["0", "1", "2", "3"]
     assert result["groups"] == [[0, 1], [2, 3]]
     assert [[value is None for value in row] for row in result["matrix"]] == [[False, True], [False, False]]
-    assert [len(counts) for counts in result["confusions"]] == [2, 4]
     test = load("digits").test
-    for row, label in zip(result["confusions"][-1], range(4), strict=True):
+    for row, label in zip(result["confusion"], range(4), strict=True):
         assert sum(row) == len(test.of_class(label))
-    counts = np.array(result["confusions"][-1])
+    counts = np.array(result["confusion"])
     assert result["accuracy"] == result["accuracies"][-1] == pytest.approx(counts.trace() / counts.sum())
     assert result["incremental_accuracy"] == pytest.approx(sum(result["accuracies"]) / 2)
     assert result["forgetting"] == pytest.approx(result["matrix"][0][0] - result["matrix"][1][0])
@@ -310,7 +309,7 @@ def test_holdout_leaves_the_test_set_untouched(tmp_path: Path, method: str) -> N
     )
     assert held == other
     without = [run(tiny(dataset=str(path), method=method, **OWN), tmp_path / "out") for path in (honest, poisoned)]
-    assert without[0].result()["confusions"] != without[1].result()["confusions"]  # else nothing was poisoned
+    assert without[0].result()["confusion"] != without[1].result()["confusion"]  # else nothing was poisoned
 
 
 @pytest.mark.parametrize("holdout", [1, 100, 1280])
@@ -340,7 +339,7 @@ def test_holdout_that_leaves_a_class_nothing_to_learn_from_is_refused(tmp_path: 
 
 def test_class_without_test_images_does_not_stop_a_run(tmp_path: Path) -> None:
     folder = run(tiny(holdout=1), tmp_path)
-    assert sum(map(sum, folder.result()["confusions"][-1])) <= 1
+    assert sum(map(sum, folder.result()["confusion"])) <= 1
 
 
 def test_folder_that_is_being_worked_on_is_refused_and_left_alone(tmp_path: Path) -> None:

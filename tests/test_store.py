@@ -32,7 +32,7 @@ RESULT: dict[str, Any] = {
     "classes": ["a", "b", "c"],
     "groups": [[0, 1, 2]],
     "memory": {"images": 9, "scalars": 1, "bytes": 4},
-    **Scores([[[1, 0, 1], [0, 2, 0], [1, 0, 1]]], [[0, 1, 2]]).as_dict(),
+    **Scores([[[2, 1], [2, 2], [2, 1]]], [[0, 1, 2]]).as_dict(),
 }
 NET = ConvNet((1, 8, 8), 4)
 
@@ -163,11 +163,11 @@ def test_damaged_checkpoint_of_a_job_is_as_good_as_none(folder: RunFolder, damag
 
 def test_progress_comes_back_as_it_was_and_forgets_the_jobs_it_was_made_of(folder: RunFolder) -> None:
     folder.save_job("learn 0", state(), {})
-    kept = Progress(Learner(memory(), params()), ([[3, 1], [0, 4]],), (("learn", 1.25),))
+    kept = Progress(Learner(memory(), params()), ([[4, 3], [4, 4]],), ((3, 1), (0, 4)), (("learn", 1.25),))
     folder.save_progress(kept, keep_memory=True)
     assert folder.load_job("learn 0") is None
     loaded = folder.load_progress()
-    assert (loaded.confusions, loaded.cost) == (kept.confusions, kept.cost)
+    assert (loaded.tallies, loaded.confusion, loaded.cost) == (kept.tallies, kept.confusion, kept.cost)
     assert loaded.learner.params is not None
     assert same(loaded.learner.params, params())
     assert list(loaded.learner.memory) == list(kept.learner.memory)
@@ -177,11 +177,11 @@ def test_progress_comes_back_as_it_was_and_forgets_the_jobs_it_was_made_of(folde
 
 
 def test_progress_without_memory_keeps_the_rest(folder: RunFolder) -> None:
-    folder.save_progress(Progress(Learner(memory(), params()), ([[1]],)), keep_memory=False)
+    folder.save_progress(Progress(Learner(memory(), params()), ([[1, 1]],), ((1,),)), keep_memory=False)
     loaded = folder.load_progress()
     assert not loaded.learner.memory
     assert loaded.learner.params is not None
-    assert loaded.confusions == ([[1]],)
+    assert (loaded.tallies, loaded.confusion) == (([[1, 1]],), ((1,),))
 
 
 def test_no_progress_yet_is_a_beginning(folder: RunFolder) -> None:
@@ -195,8 +195,8 @@ def test_no_progress_yet_is_a_beginning(folder: RunFolder) -> None:
         lambda path: path.write_bytes(path.read_bytes()[:-1]),
         lambda path: path.write_bytes(pickle.dumps({"memory": 1})),
         lambda path: save_file(params(), path),
-        lambda path: write_tensors(path, params(), {"memory": None, "confusions": [], "cost": []}),
-        lambda path: write_tensors(path, params(), {"memory": {}, "confusions": 3, "cost": "x"}),
+        lambda path: write_tensors(path, params(), {"memory": None, "tallies": [], "cost": []}),
+        lambda path: write_tensors(path, params(), {"memory": {}, "tallies": 3, "cost": "x"}),
     ],
     ids=["empty", "cut", "pickle", "undescribed", "no memory", "nonsense"],
 )

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import stat
+import warnings
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from ccmcl.files import first_line
 log = logging.getLogger("ccmcl")
 aten = torch.ops.aten
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+READY: dict[Hashable, Callable[..., Any]] = {}
+"""What this process has compiled, for all runs that it does."""
 
 
 class Graphs:
@@ -31,7 +34,7 @@ class Graphs:
     """
 
     def __init__(self) -> None:
-        self.ready: dict[Hashable, Callable[..., Any]] = {}
+        self.used: set[Hashable] = set()
         self.failed = False
 
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -40,17 +43,19 @@ class Graphs:
             return function(*arguments)
         leaves, layout = pytree.tree_flatten(arguments)
         key = (function, layout, tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves))
-        known = self.ready.get(key)
-        if known is not None:
-            return known(*leaves)
+        self.used.add(key)
+        if key in READY:
+            return READY[key](*leaves)
         try:
-            compiled = compile_graph(function, leaves, layout)
-            result = compiled(*leaves)
+            with warnings.catch_warnings():  # what the compiler thinks of itself concerns nobody here
+                warnings.simplefilter("ignore")
+                compiled = compile_graph(function, leaves, layout)
+                result = compiled(*leaves)
         except Exception as error:  # whatever is wrong with a compiler, there is another way
             self.failed = True
-            log.warning("Cannot compile (%s); going on without.", first_line(error))
+            log.warning("Cannot compile (%s); going on without.", first_line(getattr(error, "inner_exception", error)))
             return function(*arguments)
-        self.ready[key] = compiled
+        READY[key] = compiled
         return result
 
 

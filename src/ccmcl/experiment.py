@@ -18,7 +18,7 @@ from ccmcl.data import shape_of
 from ccmcl.errors import InputError, nearest
 from ccmcl.learn import Recipe
 from ccmcl.methods import METHODS, Plan
-from ccmcl.nets import ConvNet
+from ccmcl.nets import PRECISIONS, ConvNet
 from ccmcl.optimisers import NAMES as OPTIMISERS
 
 FORMAT = 2
@@ -51,6 +51,7 @@ class Experiment:
     holdout: int = setting("evaluate on this many training images held out, leaving the test set unseen", 0)
     width: int = setting("filters of each convolution", 128)
     blocks: int = setting("blocks of the network (small pictures have room for fewer)", 3)
+    precision: str = setting("numbers that convolutions compute with: float32 or bfloat16", "float32")
     ratio: float = setting("images per component, Q/P", 2.0)
     outer: int = setting("networks drawn anew while condensing a class, K")
     inner: int = setting("real batches seen by each such network, T")
@@ -85,6 +86,8 @@ class Experiment:
             raise InputError(
                 f"There is no optimiser {self.condense_optimiser!r}: {nearest(self.condense_optimiser, OPTIMISERS)}."
             )
+        if self.precision not in PRECISIONS:
+            raise InputError(f"There is no precision {self.precision!r}: {nearest(self.precision, PRECISIONS)}.")
         for name in ("width", "blocks", "outer", "inner", "matching", "condense_batch", "steps", "batch"):
             if getattr(self, name) < 1:
                 raise InputError(f"The setting {name} must be at least 1, not {getattr(self, name)}.")
@@ -113,7 +116,7 @@ class Experiment:
     def plan(self, shape: tuple[int, int, int], classes: int | None) -> Plan:
         """Hand the settings on to the method, as plain values."""
         return Plan(
-            ConvNet(shape, self.width, self.blocks),
+            ConvNet(shape, self.width, self.blocks, self.precision),
             Budget.parse(self.budget),
             self.ratio,
             Condensation(

@@ -169,10 +169,7 @@ def _made_room(plan: Plan, learner: Learner, experience: Experience, method: Met
     assert method.count is not None
     classes = plan.sharing(len(set(learner.memory) | set(experience.classes)))
     count = method.count(plan, classes)
-    memory = learner.memory
-    for label, kept in memory.items():
-        memory = memory.plus(label, kept.shrunk(count))
-    return replace(learner, memory=memory)
+    return replace(learner, memory=Memory({label: kept.shrunk(count) for label, kept in learner.memory.items()}))
 
 
 def condensers(plan: Plan, learner: Learner, experience: Experience, method: str) -> dict[str, Condenser]:
@@ -185,9 +182,11 @@ def condensers(plan: Plan, learner: Learner, experience: Experience, method: str
     before = _made_room(plan, learner, experience, METHODS[method]).memory
     outputs = plan.outputs(max([*before, *experience.classes]) + 1)
     count = count_of(plan, plan.sharing(len(set(before) | set(experience.classes))))
+    images_before = (before.images() if before else torch.empty(0, *plan.net.shape)).to(plan.device)
+    labels_before = (before.labels() if before else torch.empty(0, dtype=torch.int64)).to(plan.device)
     jobs = {}
     for label in experience.classes:
-        others = Memory({other: kept for other, kept in before.items() if other != label})
+        others = slice(None) if label not in before else labels_before != label
         generator = generator_for(plan.seed, "condense", experience.index, label)
         pixels = experience.of_class(label)
         if label in before:
@@ -204,8 +203,8 @@ def condensers(plan: Plan, learner: Learner, experience: Experience, method: str
             label,
             pixels.to(plan.device),
             start,
-            (others.images() if others else torch.empty(0, *plan.net.shape)).to(plan.device),
-            (others.labels() if others else torch.empty(0, dtype=torch.int64)).to(plan.device),
+            images_before[others],
+            labels_before[others],
             plan.condensation,
             generator,
             engine=plan.engine,

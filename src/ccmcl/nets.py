@@ -11,12 +11,13 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from ccmcl.convolution import channels_last, convolve, patches
-from ccmcl.errors import InputError
+from ccmcl.errors import InputError, nearest
 
 Params = dict[str, Tensor]
 SMALLEST = 4
 MOST_PARAMETERS = 1 << 32
 EPS = 1e-5
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 FEW_CHANNELS = 3
 """Up to so many input channels, a block normalises by the statistics of its patches."""
 
@@ -28,7 +29,8 @@ class ConvNet:
     The convolutions have no bias: the norm that follows would take it away again, and its gradient is zero.
     Parameters live in a plain dictionary and every method is a pure function of them, so that a network can
     be differentiated with ``torch.func``, saved as tensors, or thrown away. A block needs at least 4×4
-    pixels to normalise over; smaller pictures get fewer blocks than asked for.
+    pixels to normalise over; smaller pictures get fewer blocks than asked for. With ``precision`` bfloat16 the
+    convolutions between the blocks are computed in 16 bits, everything else as ever.
 
     >>> net = ConvNet(shape=(1, 8, 8), width=16)
     >>> params = net.init(torch.Generator().manual_seed(0), outputs=2)
@@ -39,8 +41,11 @@ class ConvNet:
     shape: tuple[int, int, int]
     width: int = 128
     max_blocks: int = 3
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise InputError(f"There is no precision {self.precision!r}: {nearest(self.precision, PRECISIONS)}.")
         if min(self.shape[1:]) < SMALLEST:
             raise InputError(
                 f"Pictures of {self.shape[1]}×{self.shape[2]} pixels are too small for the network: "
@@ -104,7 +109,7 @@ class ConvNet:
         x = images
         for block in range(self.blocks):
             kernel, scale, shift = (params[name] for name in block_names(block))
-            x = F.avg_pool2d(F.relu(normed_convolution(x, kernel, scale, shift)), 2)
+            x = F.avg_pool2d(F.relu(normed_convolution(x, kernel, scale, shift, self.precision)), 2)
         return x.flatten(1)
 
     def __call__(self, params: Params, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n k"]:
@@ -122,7 +127,11 @@ def block_names(block: int) -> tuple[str, str, str]:
 
 
 def normed_convolution(
-    x: Float[Tensor, "n c h w"], kernel: Float[Tensor, "o c 3 3"], scale: Float[Tensor, "o"], shift: Float[Tensor, "o"]
+    x: Float[Tensor, "n c h w"],
+    kernel: Float[Tensor, "o c 3 3"],
+    scale: Float[Tensor, "o"],
+    shift: Float[Tensor, "o"],
+    precision: str = "float32",
 ) -> Float[Tensor, "n o h w"]:
     """Convolve, then normalise every channel of every image by itself.
 
@@ -131,7 +140,9 @@ def normed_convolution(
     tensor of the whole network is written once and never read for its statistics.
     """
     if x.shape[1] > FEW_CHANNELS:
-        return instance_norm(channels_last(convolve(channels_last(x), kernel)), scale, shift)
+        half = PRECISIONS[precision]
+        y = convolve(x, kernel) if half is None else convolve(x.to(half), kernel.to(half)).to(x.dtype)
+        return instance_norm(channels_last(y), scale, shift)
     count, _, height, width = x.shape
     rows, flat = patches(x), kernel.flatten(1)
     rows = rows - rows.mean(1, keepdim=True)

@@ -15,7 +15,7 @@ from ccmcl._version import __version__
 from ccmcl.compute import Compute, Settled, settle
 from ccmcl.data import Dataset, Images, load
 from ccmcl.errors import InputError
-from ccmcl.evaluate import Scores, confusion
+from ccmcl.evaluate import Scores, confusion, tally
 from ccmcl.experiment import Experiment
 from ccmcl.loop import CPU, Job, State, generator_for, placed
 from ccmcl.memory import Memory
@@ -71,7 +71,7 @@ def run(
             folder, reporter, checkpoint_seconds, stream.names, len(stream), dict(progress.cost), settled.workers, about
         )
         learner = progress.learner
-        done = len(progress.confusions)
+        done = len(progress.tallies)
         if method.keeps_all and done:
             learner = Learner(everything(Memory(), [stream[i] for i in range(done)]), learner.params)
         folder.event("resume" if done else "start", versions=versions(), machine=machine())
@@ -84,9 +84,10 @@ def run(
                 with keeper.timing("evaluate"):
                     assert learner.params is not None
                     counts = confusion(plan.net, learner.params, *stream.cut(test, seen), len(seen), plan.device)
-                progress = Progress(learner, (*progress.confusions, counts), tuple(keeper.seconds.items()))
+                tallies = (*progress.tallies, tally(counts))
+                progress = Progress(learner, tallies, tuple(map(tuple, counts)), tuple(keeper.seconds.items()))
                 folder.save_progress(progress, keep_memory=not method.keeps_all)
-                scores = Scores(progress.confusions, stream.groups)
+                scores = Scores(progress.tallies, stream.groups)
                 folder.event(
                     "experience",
                     index=experience.index,
@@ -106,7 +107,8 @@ def run(
             "classes": list(stream.names),
             "groups": [list(group) for group in stream.groups],
             "memory": size_of(learner.memory),
-            **Scores(progress.confusions, stream.groups).as_dict(),
+            "confusion": progress.confusion,
+            **Scores(progress.tallies, stream.groups).as_dict(),
         }
         kept = learner.memory if learner.memory and not method.keeps_all else None
         folder.finish(kept, stream.names, learner.params, result, cost_of(keeper.seconds, settled))

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock, Timeout
 
 from ccmcl.errors import InputError
-from ccmcl.evaluate import Confusion
+from ccmcl.evaluate import Tally
 from ccmcl.experiment import Experiment, from_dict
 from ccmcl.files import read_json, read_tensors, storage_error, write_json, write_tensors
 from ccmcl.loop import CPU, State, placed, prefixed, section
@@ -42,7 +43,9 @@ class Progress:
     """How far a run has come: what goes on to the next experience, and the counts taken so far."""
 
     learner: Learner
-    confusions: tuple[Confusion, ...] = ()
+    tallies: tuple[Tally, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
+    """what each class was taken for after the last experience"""
     cost: tuple[tuple[str, float], ...] = ()
 
 
@@ -164,9 +167,11 @@ class RunFolder:
         path = self.path / "events.jsonl"
         line = json.dumps({"event": kind, "time": round(time.time(), 3), **details}) + "\n"
         try:
-            if path.is_file() and (content := path.read_bytes()) and not content.endswith(b"\n"):
-                os.truncate(path, content.rfind(b"\n") + 1)
-            with path.open("ab") as file:
+            with path.open("ab+") as file:
+                if file.tell():
+                    file.seek(-1, os.SEEK_END)
+                    if file.read() != b"\n":
+                        file.truncate(path.read_bytes().rfind(b"\n") + 1)
                 file.write(line.encode())
         except OSError as error:
             raise storage_error(path, error) from error
@@ -203,8 +208,8 @@ class RunFolder:
         params = prefixed("params", progress.learner.params or {})
         write_tensors(
             self.resume / "progress.safetensors",
-            {**prefixed("memory", tensors), **params},
-            {"memory": about, "confusions": progress.confusions, "cost": progress.cost},
+            {**prefixed("memory", tensors), **params, "confusion": torch.tensor(progress.confusion)},
+            {"memory": about, "tallies": progress.tallies, "cost": progress.cost},
         )
         for job in self.resume.glob("job-*.safetensors"):
             job.unlink(missing_ok=True)
@@ -218,7 +223,8 @@ class RunFolder:
         try:
             memory, _ = unpack(section(tensors, "memory"), dict(about["memory"]), str(path))
             cost = tuple((str(kind), float(seconds)) for kind, seconds in about["cost"])
-            return Progress(Learner(memory, section(tensors, "params")), tuple(about["confusions"]), cost)
+            confusion = tuple(tuple(row) for row in tensors["confusion"].tolist())
+            return Progress(Learner(memory, section(tensors, "params")), tuple(about["tallies"]), confusion, cost)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path} is damaged ({error}); remove that folder to start the run again.") from error
 

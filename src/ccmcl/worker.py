@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TextIO
 
 import torch
 
@@ -26,7 +26,7 @@ from ccmcl.system import keep_freed_memory
 class Mouth:
     """A reporter that says every step as a line of JSON."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
     def say(self, **words: object) -> None:
@@ -47,7 +47,7 @@ class Mouth:
         pass
 
 
-def listen(stream: IO[str]) -> queue.Queue[dict[str, Any]]:
+def listen(stream: TextIO) -> queue.Queue[dict[str, Any]]:
     """Read lines in the background, and end the process at once when the one that writes them is gone."""
     heard: queue.Queue[dict[str, Any]] = queue.Queue()
 
@@ -78,7 +78,7 @@ def main() -> None:
         while True:
             task = heard.get()
             progress = folder.load_progress()
-            jobs = condensers(plan, progress.learner, stream[len(progress.confusions)], experiment.method)
+            jobs = condensers(plan, progress.learner, stream[len(progress.tallies)], experiment.method)
             keeper = Keeper(folder, mouth, about["every"], stream.names, len(stream), dict(task["seconds"]))
             keeper({task["name"]: jobs[task["name"]]})
             mouth.say(done=task["name"])

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any
 
 from ccmcl.errors import StorageError
 
@@ -50,6 +51,7 @@ class Workers:
                 deaths += 1
                 if deaths > MOST_DEATHS:
                     raise WorkerError("The worker processes keep dying; is there enough memory? Try --workers 1.")
+                self._buried(self.running[place])
                 self.running[place] = self._started(place)
                 if place in doing:
                     self._hand(place, doing[place])
@@ -65,11 +67,16 @@ class Workers:
     def close(self) -> None:
         """Let the workers go."""
         for process in self.running:
-            assert process.stdin is not None
-            process.stdin.close()
-        for process in self.running:
-            process.wait()
+            self._buried(process)
         self.running.clear()
+
+    @staticmethod
+    def _buried(process: subprocess.Popen[str]) -> None:
+        """Wait for the end of a process that was told to go, or is dead already."""
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        process.wait()
 
     def _started(self, place: int) -> subprocess.Popen[str]:
         # Threads are counted by the worker itself; what the environment says was meant for one process.
@@ -81,28 +88,24 @@ class Workers:
             encoding="utf-8",
             env={**os.environ, "OMP_NUM_THREADS": str(self.about["threads"])},
         )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._tell(process.stdin, self.about)
-        threading.Thread(target=self._listen, args=(place, process.stdout), daemon=True).start()
+        self._tell(process, self.about)
+        threading.Thread(target=self._listen, args=(place, process), daemon=True).start()
         return process
 
-    def _listen(self, place: int, stream: IO[str]) -> None:
-        with stream:
+    def _listen(self, place: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout as stream:
             for line in stream:
                 self.said.put((place, json.loads(line)))
         self.said.put((place, None))
 
     def _hand(self, place: int, job: dict[str, Any]) -> dict[str, Any]:
-        stdin = self.running[place].stdin
-        assert stdin is not None
-        self._tell(stdin, job)
+        self._tell(self.running[place], job)
         return job
 
     @staticmethod
-    def _tell(stream: IO[str], words: dict[str, Any]) -> None:
-        try:
-            stream.write(json.dumps(words) + "\n")
-            stream.flush()
-        except BrokenPipeError:
-            pass  # it is dead, and the listener says so
+    def _tell(process: subprocess.Popen[str], words: dict[str, Any]) -> None:
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # it is dead, and the listener says so
+            process.stdin.write(json.dumps(words) + "\n")
+            process.stdin.flush()

@@ -1,0 +1,153 @@
+"""Classes condensed side by side by real processes: the same result, whoever dies on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ccmcl.compute import Compute
+from ccmcl.experiment import Experiment
+from ccmcl.progress import Silent
+from ccmcl.run import run
+from ccmcl.store import RunFolder
+from ccmcl.workers import WorkerError, Workers
+
+SETTINGS: dict[str, Any] = {
+    "width": 16,
+    "outer": 2,
+    "inner": 4,
+    "matching": 4,
+    "condense_batch": 64,
+    "steps": 3,
+    "budget": "20",
+}
+
+
+def experiment(**given: Any) -> Experiment:
+    return Experiment.of(**{**SETTINGS, "order": "0,1,2,3,4,5", "per_experience": "3", **given})
+
+
+def outcome(folder: RunFolder) -> list[bytes]:
+    return [path.read_bytes() for path in (folder.memory_file, folder.network_file, folder.result_file)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return run(experiment(), tmp_path_factory.mktemp("alone"), compute=Compute("off", "cpu", 1))
+
+
+class Watching(Silent):
+    """Notes every step, and calls somebody at one of them."""
+
+    def __init__(self, at: int = -1, act: Any = None) -> None:
+        self.names: list[str] = []
+        self.at, self.act = at, act
+
+    def step(self, name: str, about: str, done: int, total: int, loss: float) -> None:
+        self.names.append(name)
+        if len(self.names) == self.at:
+            self.act()
+
+
+def processes() -> list[list[str]]:
+    listing = subprocess.run(["ps", "-eo", "pid,ppid,stat,args"], capture_output=True, text=True, check=True).stdout
+    return [line.split(None, 3) for line in listing.splitlines()[1:]]
+
+
+def children(parent: int | None = None) -> list[int]:
+    """The worker processes of a process that are alive."""
+    of = str(parent or os.getpid())
+    return [int(row[0]) for row in processes() if row[1] == of and "ccmcl.worker" in row[3] and "Z" not in row[2]]
+
+
+def alive(numbers: list[int]) -> list[int]:
+    return [int(row[0]) for row in processes() if int(row[0]) in numbers and "Z" not in row[2]]
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_number_of_workers_does_not_change_the_result(workers: int, tmp_path: Path, alone: RunFolder) -> None:
+    watching = Watching()
+    folder = run(experiment(), tmp_path, reporter=watching, compute=Compute("off", "cpu", workers))
+    assert outcome(folder) == outcome(alone)
+    assert folder.cost()["engine"]["workers"] == workers
+    assert {name for name in watching.names if name.startswith("condense")} == {
+        f"condense {label // 3}-{label}" for label in range(6)
+    }
+    assert not children(), "a run takes its workers with it"
+
+
+def test_the_share_of_threads_is_the_same_with_and_without_workers(tmp_path: Path) -> None:
+    """Two threads for two classes are one for each, whether both are done by one process or by two."""
+    asked = experiment(per_experience="2", order="0,1")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        one = run(asked, tmp_path / "one", compute=Compute("off", "cpu", 1))
+        two = run(asked, tmp_path / "two", compute=Compute("off", "cpu", 2))
+    finally:
+        torch.set_num_threads(threads)
+    assert outcome(one) == outcome(two)
+
+
+def test_a_worker_that_is_killed_is_replaced_and_the_result_is_the_same(tmp_path: Path, alone: RunFolder) -> None:
+    def kill() -> None:
+        os.kill(children()[0], signal.SIGKILL)
+
+    watching = Watching(at=5, act=kill)
+    folder = run(experiment(), tmp_path, reporter=watching, checkpoint_seconds=0, compute=Compute("off", "cpu", 2))
+    assert outcome(folder) == outcome(alone)
+
+
+def test_workers_that_keep_dying_end_the_run_with_a_sentence(tmp_path: Path) -> None:
+    class Killing(Silent):
+        def step(self, *_: object) -> None:
+            for child in children():
+                os.kill(child, signal.SIGKILL)
+
+    with pytest.raises(WorkerError, match="keep dying"):
+        run(experiment(), tmp_path, reporter=Killing(), compute=Compute("off", "cpu", 2))
+    assert not children()
+
+
+def test_what_a_worker_stumbles_over_is_said(tmp_path: Path) -> None:
+    about = {"folder": str(tmp_path), "data_dir": None, "compiled": False, "device": "cpu", "every": 1, "threads": 1}
+    workers = Workers(1, about)
+    try:
+        with pytest.raises(WorkerError, match="is not a run"):
+            workers([{"name": "condense 0-0", "seconds": {}}], lambda _: None)
+    finally:
+        workers.close()
+
+
+def test_a_run_killed_with_its_workers_goes_on_to_the_same_result(tmp_path: Path, alone: RunFolder) -> None:
+    given = {**SETTINGS, "order": "0,1,2,3,4,5", "per_experience": "3"}
+    flags = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    command = [sys.executable, "-m", "ccmcl.cli", "run", *flags, "--workers", "2", "--compile", "off"]
+    command += ["--out", str(tmp_path), "--checkpoint-seconds", "0"]
+    folder = RunFolder.of(tmp_path, experiment())
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    kills = 0
+    for wanted in (1, 3):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and len(list(folder.resume.glob("job-condense*"))) < wanted:
+            time.sleep(0.01)
+        started = children(process.pid)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += bool(started)
+        process.wait()
+        until = time.monotonic() + 30
+        while (left := alive(started)) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not left, "workers outlive the run that started them"
+    assert kills
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert outcome(folder) == outcome(alone)
