@@ -730,3 +730,15 @@ def test_verbose_classifier_tells_of_its_progress(capsys: pytest.CaptureFixture[
     assert "call 1" in capsys.readouterr().err
     tiny().partial_fit(*labelled(0, 1))
     assert capsys.readouterr() == ("", "")
+
+
+def test_how_it_is_computed_is_asked_for_and_checked() -> None:
+    plain, asked = tiny(), tiny(device="cpu", compile="off")
+    for classifier in (plain, asked):
+        classifier.partial_fit(*labelled(0, 1))
+    if not (torch.cuda.is_available() or torch.backends.mps.is_available()):
+        assert insides(plain) == insides(asked)
+    with pytest.raises(InputError, match="device"):
+        tiny(device="gpu")
+    with pytest.raises(InputError, match="compile"):
+        tiny(compile="always")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+from ccmcl import engine as engine_module
 from ccmcl import naive, optimisers
 from ccmcl.condense import Condensation, Condenser
 from ccmcl.data import load
@@ -154,6 +155,42 @@ def test_memory_after_three_outer_iterations_equals_the_naive_transcription(case
     for tensor, wanted, start in zip(ours.tensors().values(), theirs, memory.tensors().values(), strict=True):
         assert (tensor - wanted).abs().max() < 1e-9
         assert (tensor - start).abs().max() > 1e-3, "the memory was not learned at all"
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("reuse", [True, False])
+@pytest.mark.parametrize("weighting", [True, False])
+@pytest.mark.parametrize("training", [0, 1, 2])
+def test_every_saving_can_be_switched_off_and_none_changes_the_memory(
+    once: bool, reuse: bool, weighting: bool, training: int
+) -> None:
+    shape = (1, 8, 8)
+    net, _, reference = twins(shape, 6, 10)
+    pixels = torch.randint(256, (30, *shape), generator=seeded(1), dtype=torch.uint8)
+    memory = memory_of("composite", shape)
+    buffer, labels = torch.rand(9, *shape, generator=seeded(5), dtype=DOUBLE), torch.arange(9) % 3
+    settings = Condensation(2, 2, 2, training, 24, "rmsprop", 0.02, 0.01)
+    engine = Engine(once=once, reuse=reuse, weighting=weighting)
+    job = Condenser(net, 10, 4, pixels, memory, buffer, labels, settings, seeded(7), DOUBLE, engine)
+    ours = job.finish(drive({"condense": job})["condense"])
+    theirs = naive.algorithm_1(
+        reference, pixels, 4, list(memory.tensors().values()), (buffer, labels), seeded(7),
+        outer=2, inner=2, matching=2, training=training, batch=24, rate=0.02, network_rate=0.01, optimiser="rmsprop",
+    )  # fmt: skip
+    for tensor, wanted in zip(ours.tensors().values(), theirs, strict=True):
+        assert (tensor - wanted).abs().max() < 1e-9
+
+
+def test_a_batch_computed_in_blocks_has_the_gradient_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = ConvNet((1, 8, 8), 6)
+    params = net.init(seeded(0), 4, DOUBLE)
+    images = torch.rand(11, 1, 8, 8, generator=seeded(1), dtype=DOUBLE)
+    batch = (images, torch.arange(11) % 4, torch.rand(11, generator=seeded(2), dtype=DOUBLE))
+    whole, loss = gradient_of(Classify(net), params, params, batch)
+    monkeypatch.setattr(engine_module, "block_size", lambda _: 4)
+    parts, same_loss = Engine().gradient(Classify(net), params, batch)
+    assert abs(loss - same_loss) < 1e-12
+    assert all((parts[name] - whole[name]).abs().max() < 1e-12 for name in whole)
 
 
 def test_a_network_learned_from_the_buffer_equals_the_naive_transcription() -> None:

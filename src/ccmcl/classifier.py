@@ -21,6 +21,7 @@ from ccmcl.arrays import (
     pixels_of,
     plain_colour,
 )
+from ccmcl.compute import Compute, device_of, settle
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 from ccmcl.files import first_line, read_tensors, write_tensors
@@ -42,7 +43,8 @@ class ContinualClassifier:
     ``budget`` limits the memory: "100" counts examples as the paper does, "300KiB" bytes, "10/class" or
     "30KiB/class" what each class may have. Say in ``classes`` how many classes will come, if it is known: a
     budget for all of them is then shared out from the start; else what is remembered is made smaller
-    whenever new classes come. All settings of ``Experiment`` can be given too.
+    whenever new classes come. All settings of ``Experiment`` can be given too. ``device`` and ``compile`` say
+    how to compute ("auto" takes a GPU if there is one, and compiles for long work).
 
     >>> from ccmcl.data import load
     >>> digits = load("digits")
@@ -65,6 +67,8 @@ class ContinualClassifier:
         seed: int = 0,
         classes: int | None = None,
         verbose: bool = False,
+        device: str = "auto",
+        compile: str = "auto",
         **settings: Any,
     ) -> None:
         self._given = {"budget": str(budget), "method": method, "preset": preset, "seed": seed, **settings}
@@ -76,6 +80,7 @@ class ContinualClassifier:
             raise InputError(f"The number of classes to come must be at least 1, not {classes}.")
         self._classes = classes
         self._verbose = verbose
+        self._compute = Compute(compile, device, workers=1)
         self._labels: tuple[Hashable, ...] = ()
         self._shape: tuple[int, int, int] | None = None
         self._learner = Learner(Memory())
@@ -119,6 +124,7 @@ class ContinualClassifier:
         experience = Experience(self._calls, tuple(sorted(set(numbered.tolist()))), pixels, numbered)
         plan, method = self._plan(shape), str(self._given["method"])
         check(plan, method, len(numbers))
+        plan = settle(self._compute, plan, method, (experience.classes,)).equip(plan)
         teller = _Teller(reporter(not self._verbose))
         teller.reporter.begin(f"call {self._calls + 1}", plan_steps(method, plan, (experience.classes,)))
         try:
@@ -208,7 +214,8 @@ class ContinualClassifier:
         if self._learner.params is None:
             raise InputError("This classifier has not learned anything yet: call partial_fit first.")
         pixels = pixels_of(x)
-        return logits_of(self._plan(self._checked_shape(pixels)).net, self._learner.params, pixels)
+        net, device = self._plan(self._checked_shape(pixels)).net, torch.device(device_of(self._compute.device))
+        return logits_of(net, self._learner.params, pixels, device=device)
 
 
 class _Teller:

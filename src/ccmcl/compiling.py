@@ -8,12 +8,14 @@ import shutil
 import stat
 import warnings
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pooch  # type: ignore[import-untyped]
 import torch
 import torch.nn.functional as F
+from filelock import FileLock
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -49,8 +51,10 @@ class Graphs:
         try:
             with warnings.catch_warnings():  # what the compiler thinks of itself concerns nobody here
                 warnings.simplefilter("ignore")
-                compiled = compile_graph(function, leaves, layout)
-                result = compiled(*leaves)
+                keep_compiled()
+                with alone():
+                    compiled = compile_graph(function, leaves, layout)
+                    result = compiled(*leaves)
         except Exception as error:  # whatever is wrong with a compiler, there is another way
             self.failed = True
             log.warning("Cannot compile (%s); going on without.", first_line(getattr(error, "inner_exception", error)))
@@ -66,8 +70,6 @@ def compile_graph(function: Callable[..., Any], leaves: list[Any], layout: Any) 
     leaves it only plain operations to see.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
-
-    keep_compiled()
 
     def flat(*leaves: Any) -> Any:
         return function(*pytree.tree_unflatten(leaves, layout))
@@ -105,6 +107,12 @@ def keep_compiled() -> None:
     folder = Path(os.environ.get("CCMCL_CACHE") or pooch.os_cache("ccmcl")).expanduser() / "compiled"
     if private(folder):
         os.environ[CACHE_VARIABLE] = str(folder)
+
+
+def alone() -> AbstractContextManager[Any]:
+    """Let one process compile at a time: the others then find on disk what they need as well."""
+    folder = Path(os.environ.get(CACHE_VARIABLE, ""))
+    return FileLock(folder / ".compiling") if folder.is_dir() and folder.name else nullcontext()
 
 
 def private(folder: Path) -> bool:

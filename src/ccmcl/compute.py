@@ -18,8 +18,8 @@ from ccmcl.methods import METHODS, Plan
 log = logging.getLogger("ccmcl")
 COMPILE = ("auto", "on", "off")
 DEVICES = ("auto", "cpu", "cuda", "mps")
-WORTH_COMPILING = 1e13
-"""Operations from which compiling earns back its time: about two minutes of two cores."""
+WORTH_COMPILING = 2e13
+"""Operations from which compiling earns back its time: three or four minutes of two cores."""
 WORTH_WORKERS = 5e11
 """Operations of condensing from which it is worth starting processes."""
 
