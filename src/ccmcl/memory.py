@@ -106,7 +106,7 @@ class Composite:
 
     def images(self) -> Float[Tensor, "q c h w"]:
         """Mix the components into images with values in (0, 1)."""
-        return torch.sigmoid(torch.einsum("pq,pchw->qchw", self.weights, self.components))
+        return mixed(self.weights, self.components)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is stored."""
@@ -128,6 +128,11 @@ class Composite:
             .contiguous(),
             left[:, :rank].T.to(weights.dtype).contiguous(),
         )
+
+
+def mixed(weights: Float[Tensor, "*k p q"], components: Float[Tensor, "*k p c h w"]) -> Float[Tensor, "*k q c h w"]:
+    """Mix components into images, of one class or of several at once."""
+    return torch.sigmoid(torch.einsum("...pq,...pchw->...qchw", weights, components))
 
 
 KINDS: dict[str, type[Exemplars] | type[Pixels] | type[Composite]] = {
@@ -182,11 +187,17 @@ class Memory(Mapping[int, Remembered]):
 
     def images(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, "n c h w"]:
         """Return the images of all classes, in the order of their labels."""
-        return torch.cat([memory.images().to(dtype) for memory in self.values()])
+        kept = list(self.values())
+        parts = [one for one in kept if isinstance(one, Composite)]
+        if len(parts) == len(kept) and len({(one.weights.shape, one.components.shape) for one in parts}) == 1:
+            weights = torch.stack([one.weights for one in parts])  # a thousand classes in one stroke
+            return mixed(weights, torch.stack([one.components for one in parts])).flatten(0, 1).to(dtype)
+        return torch.cat([memory.images().to(dtype) for memory in kept])
 
     def labels(self) -> Tensor:
         """Return the label of each image."""
-        return torch.cat([torch.full((count_of(memory),), label) for label, memory in self.items()])
+        counts = [count_of(memory) for memory in self.values()]
+        return torch.tensor(list(self), dtype=torch.int64).repeat_interleave(torch.tensor(counts, dtype=torch.int64))
 
     @property
     def count(self) -> int:

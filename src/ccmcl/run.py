@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ccmcl._version import __version__
-from ccmcl.compute import Compute, Settled, settle
+from ccmcl.compute import Compute, Settled, device_of, settle
 from ccmcl.data import Dataset, Images, load
 from ccmcl.errors import InputError
 from ccmcl.evaluate import Scores, confusion, tally
@@ -50,6 +50,7 @@ def run(
     data = load(experiment.dataset, data_dir, progress=not isinstance(reporter, Silent))
     stream, test, plan = arrange(experiment, data)
     method = METHODS[experiment.method]
+    device_of(compute.device)
     check_writable(out)
     folder.open(experiment, data.fingerprint)
     with folder.locked():
