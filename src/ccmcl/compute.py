@@ -20,7 +20,7 @@ COMPILE = ("auto", "on", "off")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 WORTH_COMPILING = 2e13
 """Operations from which compiling earns back its time: three or four minutes of two cores."""
-WORTH_WORKERS = 5e11
+WORTH_WORKERS = 1e11
 """Operations of condensing from which it is worth starting processes."""
 
 
