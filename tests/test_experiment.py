@@ -120,6 +120,13 @@ def test_name_changes_with_every_field() -> None:
         names.add(changed.name)
 
 
+def test_name_of_a_run_outlives_settings_that_come_later() -> None:
+    made = Experiment.of(dataset="mnist", preset="paper")
+    assert made.name == "mnist-composite-20-paper-seed0-a1461be8", "runs made before would be made again"
+    old = {name: value for name, value in made.as_dict().items() if name != "precision"}
+    assert from_dict(old) == made
+
+
 @pytest.mark.parametrize(
     ("one", "same"),
     [

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ccmcl.errors import InputError, StorageError
-from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered
-from ccmcl.pictures import draw_memory, mosaic, scaled
+from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered, scaled
+from ccmcl.pictures import draw_memory, mosaic
 from ccmcl.report import stored_shape
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)

@@ -28,7 +28,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 # torch._dynamo is what torch imports on its own at the first gradient.
 CONTEXT.set_forkserver_preload(["ccmcl.cli", "sklearn.datasets", "torch._dynamo", "pytest"])
 CRASH = 9
-OUTCOMES = ("memory.safetensors", "network.safetensors", "result.json")
+OUTCOMES = ("memory.safetensors", "network.safetensors", "result.json", "forming.safetensors")
 TINY = ["--width=4", "--outer=1", "--inner=2", "--matching=1", "--steps=2", "--order=0,1", "--per-experience=1"]
 
 

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from ccmcl.budget import Budget
+from ccmcl.condense import FORMING_IMAGES, moments
 from ccmcl.data import load
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
-from ccmcl.memory import Composite
+from ccmcl.memory import Composite, eight_bit
 from ccmcl.methods import METHODS
 from ccmcl.progress import Reporter
 from ccmcl.run import arrange, run
@@ -38,7 +39,7 @@ TINY: dict[str, Any] = {
     "budget": "8",
 }
 LIMITED = [name for name, method in METHODS.items() if method.count is not None]
-OUTCOMES = ("memory.safetensors", "network.safetensors", "result.json")
+OUTCOMES = ("memory.safetensors", "network.safetensors", "result.json", "forming.safetensors")
 
 
 def tiny(**changed: Any) -> Experiment:
@@ -149,6 +150,28 @@ def test_memory_is_within_the_budget_and_counted_exactly(once: RunFolder, method
     stored = load_file(once.memory_file)
     assert told == {"images": memory.count, "scalars": memory.scalars, "bytes": memory.nbytes}
     assert told["bytes"] == sum(tensor.nbytes for tensor in stored.values())
+
+
+def test_memory_can_be_watched_forming(once: RunFolder, method: str) -> None:
+    watched = once.forming()
+    if method not in ("composite", "condensation"):
+        assert watched == {}
+        return
+    memory, _ = once.memory()
+    assert [label for _, label in watched] == list(memory)
+    total = once.experiment().outer * once.experiment().inner
+    for (_, label), seen in watched.items():
+        assert list(seen) == moments(total)
+        assert torch.equal(seen[total], eight_bit(memory[label].images()[:FORMING_IMAGES]))
+        assert not torch.equal(seen[total], seen[0])
+
+
+def test_damaged_picture_of_the_forming_does_not_cost_the_result(tmp_path: Path) -> None:
+    experiment = tiny()
+    assert interrupted(experiment, tmp_path, Stopping(at_line=1))
+    for kept in RunFolder.of(tmp_path, experiment).resume.glob("forming-*"):
+        kept.write_bytes(b"damaged")
+    assert run(experiment, tmp_path).finished
 
 
 def test_network_tells_all_classes_apart(once: RunFolder) -> None:

@@ -11,8 +11,11 @@ from torch import Generator, Tensor
 from ccmcl import optimisers
 from ccmcl.engine import Batch, Classify, Engine, Learned, Update, descend, even, weighed
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
-from ccmcl.memory import unit
+from ccmcl.memory import eight_bit, unit
 from ccmcl.nets import ConvNet, Params
+
+FORMING_IMAGES = 8
+"""Images of a class that are followed while they form."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Condenser:
             "generator": self.generator.get_state(),
             **prefixed("memory", tensors),
             **prefixed("optimiser", optimisers.start(self.settings.optimiser, tensors)),
+            **self._forming(0, tensors),
         }
 
     def step(self, state: State) -> tuple[State, Tensor]:
@@ -110,6 +114,8 @@ class Condenser:
             **prefixed("draws", draws),
             **prefixed("memory", tensors),
             **prefixed("optimiser", slots),
+            **prefixed("forming", section(state, "forming")),
+            **self._forming(done + 1, tensors),
         }, distance
 
     def _begin(self, generator: Generator) -> tuple[Params, dict[str, Tensor]]:
@@ -147,6 +153,22 @@ class Condenser:
             params = descend(params, gradient, self.settings.network_rate)
         return params
 
+    def _forming(self, done: int, tensors: dict[str, Tensor]) -> State:
+        """Keep what the first images look like, at a few moments: how a memory forms can be looked at later."""
+        if done not in moments(self.total):
+            return {}
+        return {f"forming.{done}": eight_bit(type(self.memory)(**tensors).images()[:FORMING_IMAGES])}
+
     def finish(self, state: State) -> Learned:
         """Take the memory out of the last state."""
         return type(self.memory)(**placed(section(state, "memory"), CPU))
+
+
+def moments(total: int) -> list[int]:
+    """Choose when to look at work of so many steps: often at first, as that is when most of it happens.
+
+    >>> moments(60)
+    [0, 1, 2, 5, 10, 20, 50, 60]
+    """
+    early = [digit * 10**power for power in range(len(str(total))) for digit in (1, 2, 5)]
+    return [0, *[step for step in early if step < total], total]

@@ -21,7 +21,7 @@ from ccmcl.methods import METHODS, Plan
 from ccmcl.nets import PRECISIONS, ConvNet
 from ccmcl.optimisers import NAMES as OPTIMISERS
 
-FORMAT = 2
+FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
 
 
@@ -106,8 +106,14 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder: what it is about, and a hash of everything."""
-        canonical = json.dumps({"format": FORMAT, **self.as_dict()}, sort_keys=True, separators=(",", ":"))
+        """The name of the run's folder: what it is about, and a hash of everything.
+
+        A setting that is left at its default has no part in the hash, so that a setting which did not exist when a
+        run was made does not change the name of that run.
+        """
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        chosen = {name: value for name, value in self.as_dict().items() if value != defaults[name]}
+        canonical = json.dumps({"format": FORMAT, **chosen}, sort_keys=True, separators=(",", ":"))
         digest = hashlib.sha256(canonical.encode()).hexdigest()[:8]
         dataset = re.sub(r"[^A-Za-z0-9-]+", "_", Path(self.dataset).name)[:40].strip("_-") or "data"
         budget = self.budget.replace("/", "_per_")

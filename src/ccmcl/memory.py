@@ -145,6 +145,23 @@ def unit(pixels: UInt8[Tensor, "..."], dtype: torch.dtype = torch.float32) -> Fl
     return pixels.to(dtype) / 255
 
 
+def eight_bit(images: Float[Tensor, "q c h w"]) -> UInt8[Tensor, "q c h w"]:
+    """Round images to eight bits, each stretched first if it leaves [0, 1]: good enough to look at.
+
+    >>> eight_bit(torch.tensor([-1.0, 0.0, 1.0]).reshape(1, 1, 1, 3)).flatten()
+    tensor([  0, 128, 255], dtype=torch.uint8)
+    """
+    return (scaled(images) * 255).round().to(torch.uint8)
+
+
+def scaled(images: Float[Tensor, "q c h w"]) -> Float[Tensor, "q c h w"]:
+    """Stretch each image to [0, 1] if it leaves that interval, as learned images may."""
+    low = images.amin((1, 2, 3), keepdim=True)
+    high = images.amax((1, 2, 3), keepdim=True)
+    outside = (low < 0) | (high > 1)
+    return ((images - low) / (high - low).clamp(min=1e-12)).where(outside, images)
+
+
 def stored(memory: Exemplars | Pixels | Composite) -> dict[str, Tensor]:
     """Name the tensors a memory is made of."""
     named = {entry.name: getattr(memory, entry.name) for entry in fields(memory)}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ccmcl.errors import InputError, printable
 from ccmcl.files import write
-from ccmcl.memory import Composite, Memory
+from ccmcl.memory import Composite, Memory, scaled
 
 TITLES = {"exemplars": "stored examples", "pixels": "free images", "composite": "composites"}
 MOST_IN_A_ROW = 20
@@ -77,14 +77,6 @@ def escaped(text: str) -> str:
     """Keep a name a name: a dollar sign would start a formula."""
     shown = printable(text)
     return (shown if len(shown) <= 40 else shown[:39] + "…").replace("$", r"\$")
-
-
-def scaled(images: Float[Tensor, "q c h w"]) -> Float[Tensor, "q c h w"]:
-    """Stretch each image to [0, 1] if it leaves that interval, as learned images may."""
-    low = images.amin((1, 2, 3), keepdim=True)
-    high = images.amax((1, 2, 3), keepdim=True)
-    outside = (low < 0) | (high > 1)
-    return ((images - low) / (high - low).clamp(min=1e-12)).where(outside, images)
 
 
 def mosaic(images: Float[Tensor, "q c h w"], space: int = 1) -> NDArray[np.float32]:

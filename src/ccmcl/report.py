@@ -13,6 +13,9 @@ from ccmcl.memory import Composite, Memory, Remembered, nbytes, scalars
 from ccmcl.progress import duration
 from ccmcl.store import RunFolder
 
+COLUMNS = 10
+"""Experiences that fit side by side on a terminal."""
+
 
 def table(folders: Sequence[RunFolder], title: str | None = None) -> Table:
     """Set finished runs side by side: what they reached, what they forgot, what they kept, what they took."""
@@ -34,17 +37,34 @@ def table(folders: Sequence[RunFolder], title: str | None = None) -> Table:
 
 
 def experiences(folder: RunFolder) -> Table:
-    """Show the accuracy on every experience (column) after every experience (row)."""
+    """Show the accuracy on every experience (column) after every experience (row); of a long stream, on some."""
     result = folder.result()
-    names = [Text(printable(", ".join(result["classes"][k] for k in group))) for group in result["groups"]]
-    rows = Table(title="accuracy on each experience (column) after each (row)", title_justify="left")
+    total = len(result["groups"])
+    shown = spread(total, COLUMNS)
+    title = "accuracy on each experience (column) after each (row)"
+    some = "" if len(shown) == total else f": {len(shown)} of {total} experiences"
+    rows = Table(title=title + some, title_justify="left")
     rows.add_column("after")
-    for name in names:
+    names = {i: Text(printable(", ".join(result["classes"][k] for k in result["groups"][i]))) for i in shown}
+    for name in names.values():
         rows.add_column(name, justify="right")
     rows.add_column("all seen", justify="right")
-    for name, line, accuracy in zip(names, result["matrix"], result["accuracies"], strict=True):
-        rows.add_row(name, *["" if value is None else f"{value:.1%}" for value in line], f"{accuracy:.1%}")
+    for i, name in names.items():
+        line = [result["matrix"][i][j] for j in shown]
+        cells = ["" if value is None else f"{value:.1%}" for value in line]
+        rows.add_row(name, *cells, f"{result['accuracies'][i]:.1%}")
     return rows
+
+
+def spread(total: int, most: int) -> list[int]:
+    """Choose at most so many of the numbers below ``total``, evenly, the first and the last among them.
+
+    >>> spread(3, 8), spread(125, 5)
+    ([0, 1, 2], [0, 31, 62, 93, 124])
+    """
+    if total <= most:
+        return list(range(total))
+    return [round(i * (total - 1) / (most - 1)) for i in range(most)]
 
 
 def summary(folder: RunFolder) -> str:

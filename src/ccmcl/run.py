@@ -17,12 +17,13 @@ from ccmcl.data import Dataset, Images, load
 from ccmcl.errors import InputError
 from ccmcl.evaluate import Scores, confusion, tally
 from ccmcl.experiment import Experiment
-from ccmcl.loop import CPU, Job, State, generator_for, placed
+from ccmcl.loop import CPU, Job, State, generator_for, placed, section
 from ccmcl.memory import Memory
 from ccmcl.methods import METHODS, Learner, Plan, check, everything, plan_steps
 from ccmcl.progress import Reporter, Silent
 from ccmcl.store import Progress, RunFolder, check_writable
 from ccmcl.stream import Stream, class_order
+from ccmcl.system import give_back_freed_memory
 from ccmcl.workers import Workers
 
 TELL_SECONDS = 0.1
@@ -146,6 +147,7 @@ class Keeper:
             return {name: self._drive(name, job) for name, job in jobs.items()}
         finally:
             torch.set_num_threads(threads)
+            give_back_freed_memory()
 
     def close(self) -> None:
         """Let the workers go."""
@@ -195,6 +197,8 @@ class Keeper:
                 self.folder.save_job(name, state, self.seconds)
                 self.folder.event("progress", job=name, step=done, total=job.total, loss=float(loss))
                 saved = time.monotonic()
+        if forming := section(state, "forming"):
+            self.folder.save_forming(name, forming)
         return state
 
     def timing(self, kind: str) -> Timing:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
+from torch import Tensor
 
 from ccmcl.errors import InputError
 from ccmcl.evaluate import Tally
@@ -91,6 +92,11 @@ class RunFolder:
     def network_file(self) -> Path:
         """The network after the last experience."""
         return self.path / "network.safetensors"
+
+    @property
+    def forming_file(self) -> Path:
+        """What the memory of each class looked like at a few moments, where it was learned."""
+        return self.path / "forming.safetensors"
 
     @property
     def resume(self) -> Path:
@@ -191,6 +197,37 @@ class RunFolder:
         )
         return (state, about["cost"]) if whole else None
 
+    def save_forming(self, name: str, images: dict[str, Tensor]) -> None:
+        """Keep what a memory looked like while it formed, by the steps done; the name is that of the work."""
+        write_tensors(self.resume / f"forming-{name.replace(' ', '-')}.safetensors", images, {"job": name})
+
+    def forming(self) -> dict[tuple[int, int], dict[int, Tensor]]:
+        """Read how the memories formed: by experience and class, then by the steps done, in eight bits."""
+        if not self.forming_file.is_file():
+            return {}
+        found: dict[tuple[int, int], dict[int, Tensor]] = {}
+        for name, images in read_tensors(self.forming_file)[0].items():
+            try:
+                experience, label, done = map(int, name.split("-"))
+            except ValueError:
+                raise InputError(f"{self.forming_file} does not hold how memories formed.") from None
+            if images.dtype != torch.uint8 or images.dim() != 4:
+                raise InputError(f"{self.forming_file} does not hold how memories formed.")
+            found.setdefault((experience, label), {})[done] = images
+        return {key: dict(sorted(found[key].items())) for key in sorted(found)}
+
+    def _gather_forming(self) -> None:
+        gathered: dict[str, Tensor] = {}
+        for path in self.resume.glob("forming-*.safetensors"):
+            try:
+                images, about = read_tensors(path)
+            except InputError:
+                continue  # a picture of how it went is not worth a result
+            where = str(about.get("job", "")).rpartition(" ")[2]
+            gathered |= {f"{where}-{done}": tensor for done, tensor in images.items()}
+        if gathered:
+            write_tensors(self.forming_file, gathered, {})
+
     def begin_compiled(self, compiled: bool) -> None:
         """Take note of whether the run computes with compiled code, so that it goes on as it was begun."""
         write_json(self.resume / "engine.json", {"compiled": compiled})
@@ -239,6 +276,7 @@ class RunFolder:
         """Write what came out, the result last, and clear away what only an unfinished run needs."""
         if memory is not None:
             save_memory(memory, self.memory_file, names)
+        self._gather_forming()
         write_tensors(self.network_file, params, {"names": names})
         write_json(self.path / "cost.json", cost)
         write_json(self.result_file, result)

@@ -22,3 +22,14 @@ def keep_freed_memory(keep: bool = True) -> bool:
     mallopt = ctypes.CDLL(None).mallopt
     block, top = (1 << 30, (1 << 31) - 1) if keep else (USUAL, 2 * USUAL)
     return bool(mallopt(M_MMAP_THRESHOLD, block) and mallopt(M_TRIM_THRESHOLD, top))
+
+
+def give_back_freed_memory() -> bool:
+    """Hand what was freed and kept back to the system, and say whether there was any.
+
+    Blocks of many sizes leave gaps between them that nothing fits into; kept for ever, they add up with every job of
+    a long run.
+    """
+    if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
+        return False
+    return bool(ctypes.CDLL(None).malloc_trim(0))
