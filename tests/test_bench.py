@@ -11,7 +11,7 @@ from ccmcl.compiling import Graphs
 from ccmcl.engine import Engine
 from ccmcl.errors import InputError
 from ccmcl.naive import algorithm_1
-from ccmcl.report import bench_tables
+from ccmcl.terminal import bench_tables
 
 
 def test_all_ways_compute_the_same_memory() -> None:

@@ -27,8 +27,7 @@ from ccmcl.data import known
 from ccmcl.experiment import Experiment
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels
 from ccmcl.memory_file import save_memory
-from ccmcl.methods import METHODS
-from ccmcl.run import run
+from ccmcl.running import run
 from ccmcl.store import RunFolder
 
 SMALL: dict[str, Any] = {"width": 4, "outer": 1, "inner": 1, "matching": 1, "steps": 2, "batch": 8}
@@ -213,9 +212,15 @@ def test_number_can_follow_after_a_space(out: Path, capsys: Capture) -> None:
     [
         (["rnu"], 'Did you mean "run"'),
         (["--methdo", "composite"], "--methdo"),
-        (["compare", "--method=composite"], "--methods"),
-        (["compare", "--methods=composite,magic"], "no method 'magic'"),
-        (["compare", "--methods="], "no method ''"),
+        (["sweep"], "Give a file"),
+        (["sweep", "missing.toml"], "missing.toml"),
+        (["sweep", "--method=composite,magic"], "no method 'magic'"),
+        (["sweep", "--method="], "no method ''"),
+        (["sweep", "--seed=0,x"], "--seed takes whole numbers"),
+        (["sweep", "--rate=fast"], "--rate takes numbers"),
+        (["sweep", "--method=joint", "--workers=0"], "workers must be from 1"),
+        (["sweep", "--method=joint", "--engine=steam"], "no engine 'steam'"),
+        (["results", "nowhere"], "no folder nowhere"),
         (["data", "minst"], "did you mean 'mnist'"),
         (["data", "missing.npz"], "missing.npz"),
         (["show"], "requires an argument"),
@@ -226,12 +231,6 @@ def test_number_can_follow_after_a_space(out: Path, capsys: Capture) -> None:
 def test_bad_command_is_one_sentence(out: Path, capsys: Capture, arguments: list[str], words: str) -> None:
     assert words in refused(capsys, arguments)
     assert not out.exists()
-
-
-def test_compare_refuses_before_any_work_what_one_method_cannot_do(out: Path, capsys: Capture) -> None:
-    arguments = ["compare", "--quiet", *options(budget="2KiB"), "--methods=finetune,rehearsal,composite"]
-    assert "smaller than one component per class" in refused(capsys, arguments)
-    assert not list(out.glob("*/*"))
 
 
 @pytest.fixture(scope="module")
@@ -476,27 +475,6 @@ def test_picture_that_cannot_be_written_is_one_sentence(out: Path, capsys: Captu
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_methods_are_compared_and_drawn(out: Path, capsys: Capture) -> None:
-    arguments = ["compare", "--quiet", *options(per_experience=5), "--pictures=drawn"]
-    printed = told(capsys, arguments)
-    assert len(list(out.iterdir())) == len(METHODS)
-    for method in METHODS:
-        assert method in printed
-    with_memory = {name for name, method in METHODS.items() if method.count is not None}
-    assert {path.stem for path in Path("drawn").iterdir()} == with_memory
-    assert all(is_picture(path) for path in Path("drawn").iterdir())
-    as_json = json.loads(told(capsys, [*arguments, "--json"]))  # answered from the folders
-    assert [Path(one["run"]).name.split("-")[1] for one in as_json] == list(METHODS)
-    for one in as_json:
-        assert one["accuracy"] == RunFolder(Path(one["run"])).result()["accuracy"]
-
-
-def test_chosen_methods_are_compared_in_the_order_given(out: Path, capsys: Capture) -> None:
-    printed = told(capsys, ["compare", "--quiet", *options(per_experience=10), "--methods=joint, finetune"])
-    assert printed.index("joint") < printed.index("finetune")
-    assert "rehearsal" not in printed
-
-
 def test_all_data_sets_are_listed(out: Path, capsys: Capture) -> None:
     printed = told(capsys, ["data"])
     for name in known():
@@ -549,7 +527,7 @@ def test_data_set_path_is_printed_as_it_is(out: Path, capsys: Capture) -> None:
     path = Path("[red]own[/red] [b].npz")
     path.parent.mkdir()
     write_npz(path)
-    arguments = ["compare", "--quiet", *options(dataset=path), "--methods=finetune"]
+    arguments = ["sweep", *options(dataset=path), "--method=finetune", "--dry-run"]
     assert str(path) in told(capsys, arguments).replace("\n", " ")
     assert str(path) in told(capsys, ["data", str(path)])
 

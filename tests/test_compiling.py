@@ -23,7 +23,7 @@ from ccmcl.learn import Distil, Replay, Trainer
 from ccmcl.loop import drive, section
 from ccmcl.memory import Composite
 from ccmcl.nets import ConvNet
-from ccmcl.run import run
+from ccmcl.running import run
 from ccmcl.store import RunFolder
 
 DOUBLE = torch.float64

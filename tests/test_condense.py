@@ -13,12 +13,12 @@ from ccmcl import naive, optimisers
 from ccmcl.condense import Condensation, Condenser
 from ccmcl.data import load
 from ccmcl.engine import Classify, Engine, Learned, even, gradient_of, match
-from ccmcl.files import read_tensors, write_tensors
 from ccmcl.learn import Replay, Trainer
 from ccmcl.loop import State, drive, generator_for, section
 from ccmcl.memory import Composite, Pixels
 from ccmcl.nets import ConvNet, Params
 from ccmcl.objectives import gradient_distance, matched, row_distance
+from ccmcl.tensor_files import read_tensors, write_tensors
 
 DOUBLE = torch.float64
 SHAPES = [(1, 28, 28), (3, 32, 32)]

@@ -21,6 +21,7 @@ from ccmcl.learn import Beside, Distil, Pictures, Replay, Source, Trainer, WithL
 from ccmcl.loop import CPU, State, placed
 from ccmcl.memory import Composite, Pixels
 from ccmcl.nets import ConvNet
+from ccmcl.planning import plan_of
 
 META = torch.device("meta")
 SHAPE = (3, 8, 8)
@@ -136,8 +137,8 @@ def test_a_device_that_is_not_here_is_a_mistake() -> None:
 
 def test_compiling_and_workers_are_for_long_work() -> None:
     groups = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))
-    short = Experiment.of(dataset="digits", preset="fast").plan((1, 8, 8), 10)
-    long = Experiment.of(dataset="cifar10", preset="paper", budget="100").plan((3, 32, 32), 10)
+    short = plan_of(Experiment.of(dataset="digits", preset="fast"), (1, 8, 8), 10)
+    long = plan_of(Experiment.of(dataset="cifar10", preset="paper", budget="100"), (3, 32, 32), 10)
     assert not settle(Compute(), short, "composite", groups).compiled
     assert settle(Compute(), long, "composite", groups).compiled
     assert settle(Compute(), long, "rehearsal", groups).workers == 1

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccmcl.budget import images_of
-from ccmcl.data import SHAPES
+from ccmcl.catalogue import SHAPES
 from ccmcl.errors import InputError
 from ccmcl.experiment import PRESETS, Experiment, from_dict
 from ccmcl.methods import METHODS
+from ccmcl.planning import plan_of
 from ccmcl.stream import class_order, experience_sizes
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
@@ -68,7 +69,7 @@ def test_preset_paper_is_the_table_of_the_paper(dataset: str, outer: int, steps:
     assert (made.width, made.blocks, made.ratio) == (128, 3, 2.0)
     assert class_order(made.order, 10, made.seed) == tuple(range(10))
     assert experience_sizes(made.sizes(), 10) == (2, 2, 2, 2, 2)
-    plan = made.plan(SHAPES[dataset], 10)
+    plan = plan_of(made, SHAPES[dataset], 10)
     assert (plan.net.width, plan.net.blocks) == (128, 3)
     assert plan.condensation.network_rate == plan.recipe.rate == 0.01
     assert (plan.recipe.steps, plan.recipe.batch, plan.condensation.batch) == (steps, 128, 256)
@@ -80,7 +81,7 @@ def test_buffers_of_the_paper_hold_what_the_paper_says(dataset: str, step: int) 
     buffer = step * (20 if dataset in ("mnist", "fashion-mnist") else 100)
     for method in ("composite", "condensation", "rehearsal", "bic"):
         made = Experiment.of(dataset=dataset, method=method, preset="paper", budget=str(buffer))
-        plan, count = made.plan(SHAPES[dataset], 10), METHODS[method].count
+        plan, count = plan_of(made, SHAPES[dataset], 10), METHODS[method].count
         assert count is not None
         assert count(plan, 10) == buffer // 10  # P, whatever it is that is stored
         assert images_of(count(plan, 10), plan.ratio) == 2 * buffer // 10  # Q = 2P
@@ -88,7 +89,7 @@ def test_buffers_of_the_paper_hold_what_the_paper_says(dataset: str, step: int) 
 
 @pytest.mark.parametrize(("dataset", "buffer", "overhead"), [("mnist", 20, 0.10), ("cifar10", 500, 16.3)])
 def test_overhead_of_the_weights_is_the_paper_s(dataset: str, buffer: int, overhead: float) -> None:
-    plan = Experiment.of(dataset=dataset, preset="paper", budget=str(buffer)).plan(SHAPES[dataset], 10)
+    plan = plan_of(Experiment.of(dataset=dataset, preset="paper", budget=str(buffer)), SHAPES[dataset], 10)
     components = plan.budget.components(plan.net.shape, 10, plan.ratio)
     channels, height, width = plan.net.shape
     weights = 10 * components * images_of(components, plan.ratio)

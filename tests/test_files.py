@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccmcl.errors import InputError, StorageError
-from ccmcl.files import first_line, read_json, read_tensors, storage_error, write, write_json, write_tensors
+from ccmcl.files import first_line, read_json, storage_error, write, write_json
+from ccmcl.tensor_files import read_tensors, write_tensors
 
 UNTOUCHED = "What was saved before is untouched."
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+import ccmcl
+from ccmcl import catalogue, methods, nets
 
 SOURCE = Path(__file__).parents[1] / "src" / "ccmcl"
 FILES = {path.stem: path for path in sorted(SOURCE.glob("*.py"))}
@@ -15,12 +20,16 @@ TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in FILES.items(
 FLOW = [
     "errors",
     "files",
+    "catalogue",
+    "budget",
+    "tensor_files",
     "data",
+    "experiment",
+    "records",
     "stream",
     "convolution",
     "nets",
     "memory",
-    "budget",
     "objectives",
     "compiling",
     "engine",
@@ -29,12 +38,18 @@ FLOW = [
     "work",
     "methods",
     "compute",
+    "planning",
     "evaluate",
-    "experiment",
     "store",
     "workers",
-    "run",
-    "report",
+    "running",
+    "runner",
+    "estimate",
+    "sweep",
+    "local",
+    "results",
+    "terminal",
+    "studies",
     "cli",
 ]
 RUNNING = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "code", "runpy"}
@@ -79,7 +94,7 @@ def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
 
 def test_there_is_a_package_to_look_at() -> None:
     assert set(FLOW) <= set(FILES)
-    assert GRAPH["memory_file"] == {"errors", "files", "memory"}
+    assert GRAPH["memory_file"] == {"errors", "tensor_files", "memory"}
     assert GRAPH["errors"] == set()
     assert GRAPH["naive"] == set(), "the reference uses nothing of what is proved against it"
     assert set().union(*GRAPH.values()) <= set(FILES)
@@ -134,3 +149,26 @@ def test_importing_a_module_changes_nothing(name: str) -> None:
             assert isinstance(node.value, ast.Constant), f"{name} calls {ast.unparse(node)} when it is imported"
     for called, _ in calls(TREES[name]):
         assert called not in {"os.chdir", "torch.manual_seed", "np.random.seed", "random.seed"}
+
+
+def test_what_only_reads_and_lists_does_not_wait_for_pytorch() -> None:
+    program = "import ccmcl.cli, sys; print(sorted({'torch', 'numpy', 'matplotlib', 'PIL'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_names_in_the_catalogue_are_the_ones_there_are() -> None:
+    assert tuple(methods.METHODS) == catalogue.METHODS
+    assert tuple(nets.PRECISIONS) == catalogue.PRECISIONS
+
+
+def test_public_names_can_be_fetched() -> None:
+    assert sorted(name for names in ccmcl.HOMES.values() for name in names) == sorted(
+        set(ccmcl.__all__) - {"__version__"}
+    )
+    for name in ccmcl.__all__:
+        assert getattr(ccmcl, name) is not None
+        assert name in dir(ccmcl)
+    assert callable(ccmcl.run)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        ccmcl.nothing  # noqa: B018

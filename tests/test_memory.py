@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccmcl.memory import KINDS, LABEL_BYTES, Composite, Exemplars, Memory, Pixels, Remembered, nbytes, scalars, unit
+from ccmcl.budget import LABEL_BYTES
+from ccmcl.memory import KINDS, Composite, Exemplars, Memory, Pixels, Remembered, nbytes, scalars, unit
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 

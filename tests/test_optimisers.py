@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from ccmcl.catalogue import OPTIMISERS
 from ccmcl.errors import InputError
-from ccmcl.optimisers import NAMES, start, update
+from ccmcl.optimisers import start, update
 
 Tensors = dict[str, Tensor]
 MAKERS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
@@ -34,10 +35,10 @@ def objective(tensors: Tensors) -> Tensor:
 
 
 def test_every_rule_is_compared() -> None:
-    assert sorted(MAKERS) == sorted(NAMES)
+    assert sorted(MAKERS) == sorted(OPTIMISERS)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIMISERS)
 def test_many_steps_are_those_of_torch(name: str) -> None:
     tensors, state = begin(), start(name, begin())
     leaves = {key: tensor.requires_grad_() for key, tensor in begin().items()}
@@ -51,7 +52,7 @@ def test_many_steps_are_those_of_torch(name: str) -> None:
             torch.testing.assert_close(tensors[key], leaf.detach(), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIMISERS)
 def test_an_update_changes_nothing_in_place(name: str) -> None:
     tensors, state = begin(), start(name, begin())
     copies = [{key: tensor.clone() for key, tensor in part.items()} for part in (tensors, state)]
@@ -65,7 +66,7 @@ def test_an_update_changes_nothing_in_place(name: str) -> None:
         assert all(torch.equal(one[key], two[key]) for key in one)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIMISERS)
 def test_a_gradient_of_nothing_moves_nothing(name: str) -> None:
     tensors = begin()
     gradients = {key: torch.zeros_like(tensor) for key, tensor in tensors.items()}
@@ -73,7 +74,7 @@ def test_a_gradient_of_nothing_moves_nothing(name: str) -> None:
     assert all(torch.equal(after[key], tensors[key]) for key in tensors)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIMISERS)
 def test_the_state_keeps_names_shapes_and_types(name: str) -> None:
     tensors = {key: tensor.float() for key, tensor in begin().items()}
     state = start(name, tensors)

@@ -16,7 +16,7 @@ from PIL import Image
 from ccmcl.errors import InputError, StorageError
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered, scaled
 from ccmcl.pictures import draw_memory, mosaic
-from ccmcl.report import stored_shape
+from ccmcl.terminal import stored_shape
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 Colour = tuple[int, int, int]

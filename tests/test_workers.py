@@ -16,7 +16,7 @@ import torch
 from ccmcl.compute import Compute
 from ccmcl.experiment import Experiment
 from ccmcl.progress import Silent
-from ccmcl.run import run
+from ccmcl.running import run
 from ccmcl.store import RunFolder
 from ccmcl.workers import WorkerError, Workers
 

@@ -3,20 +3,42 @@
 ``ContinualClassifier`` is the everyday interface; ``Experiment`` and ``run`` are for whole data sets.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ccmcl._version import __version__
-from ccmcl.budget import Budget
-from ccmcl.classifier import ContinualClassifier
-from ccmcl.data import Dataset, Images, load
-from ccmcl.errors import InputError, StorageError
-from ccmcl.evaluate import Scores
-from ccmcl.experiment import Experiment
-from ccmcl.memory import Composite, Exemplars, Memory, Pixels
-from ccmcl.memory_file import load_memory, save_memory
-from ccmcl.methods import METHODS
-from ccmcl.nets import ConvNet
-from ccmcl.run import run
-from ccmcl.store import RunFolder
-from ccmcl.stream import Experience, Stream
+
+if TYPE_CHECKING:
+    from ccmcl.budget import Budget
+    from ccmcl.classifier import ContinualClassifier
+    from ccmcl.data import Dataset, Images, load
+    from ccmcl.errors import InputError, StorageError
+    from ccmcl.evaluate import Scores
+    from ccmcl.experiment import Experiment
+    from ccmcl.memory import Composite, Exemplars, Memory, Pixels
+    from ccmcl.memory_file import load_memory, save_memory
+    from ccmcl.methods import METHODS
+    from ccmcl.nets import ConvNet
+    from ccmcl.running import run
+    from ccmcl.store import RunFolder
+    from ccmcl.stream import Experience, Stream
+
+HOMES = {
+    "budget": ["Budget"],
+    "classifier": ["ContinualClassifier"],
+    "data": ["Dataset", "Images", "load"],
+    "errors": ["InputError", "StorageError"],
+    "evaluate": ["Scores"],
+    "experiment": ["Experiment"],
+    "memory": ["Composite", "Exemplars", "Memory", "Pixels"],
+    "memory_file": ["load_memory", "save_memory"],
+    "methods": ["METHODS"],
+    "nets": ["ConvNet"],
+    "running": ["run"],
+    "store": ["RunFolder"],
+    "stream": ["Experience", "Stream"],
+}
+"""Where each public name lives; it is fetched when first used, because PyTorch takes seconds to load."""
 
 __all__ = [
     "METHODS",
@@ -42,3 +64,18 @@ __all__ = [
     "run",
     "save_memory",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Fetch a public name."""
+    for home, names in HOMES.items():
+        if name in names:
+            value = getattr(import_module(f"ccmcl.{home}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'ccmcl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return __all__

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ccmcl.errors import InputError
-from ccmcl.memory import LABEL_BYTES
 
 UNITS = {"b": 1, "kb": 1000, "mb": 1000**2, "kib": 1024, "mib": 1024**2}
 FLOAT_BYTES = 4
+LABEL_BYTES = 4
+"""The label of a class is stored once, in four bytes."""
 MOST_BYTES = 1 << 36
 """What the images of one class may take while they are learned."""
 

@@ -24,15 +24,17 @@ from ccmcl.arrays import (
 from ccmcl.compute import Compute, device_of, settle
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
-from ccmcl.files import first_line, read_tensors, write_tensors
+from ccmcl.files import first_line
 from ccmcl.learn import logits_of
 from ccmcl.loop import Job, State, prefixed, section
 from ccmcl.memory import Memory
 from ccmcl.memory_file import pack, unpack
 from ccmcl.methods import METHODS, Learner, Plan, check, plan_steps
 from ccmcl.nets import Params
+from ccmcl.planning import plan_of
 from ccmcl.progress import Reporter, reporter
 from ccmcl.stream import Experience
+from ccmcl.tensor_files import read_tensors, write_tensors
 
 FORMAT = "ccmcl classifier 1"
 
@@ -199,7 +201,7 @@ class ContinualClassifier:
         return classifier
 
     def _plan(self, shape: tuple[int, int, int]) -> Plan:
-        return Experiment.of(shape=shape, **self._given).plan(shape, self._classes)
+        return plan_of(Experiment.of(shape=shape, **self._given), shape, self._classes)
 
     def _checked_shape(self, pixels: Tensor) -> tuple[int, int, int]:
         _, channels, height, width = pixels.shape

@@ -18,38 +18,10 @@ from torch import Tensor
 
 from ccmcl import formats, own
 from ccmcl.arrays import plain_colour
+from ccmcl.catalogue import CLASSES, SHAPES
 from ccmcl.errors import InputError, nearest
 from ccmcl.fetch import SOURCES, Source
-from ccmcl.files import ABOUT, write_tensors
-
-_DIGITS = tuple("0123456789")
-_FASHION = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
-_CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-CLASSES: Mapping[str, tuple[str, ...]] = {
-    "digits": _DIGITS,
-    "mnist": _DIGITS,
-    "fashion-mnist": _FASHION,
-    "cifar10": _CIFAR,
-    "svhn": _DIGITS,
-}
-SHAPES: Mapping[str, tuple[int, int, int]] = {
-    "digits": (1, 8, 8),
-    "mnist": (1, 28, 28),
-    "fashion-mnist": (1, 28, 28),
-    "cifar10": (3, 32, 32),
-    "svhn": (3, 32, 32),
-}
+from ccmcl.tensor_files import ABOUT, write_tensors
 
 
 @dataclass(frozen=True, eq=False)

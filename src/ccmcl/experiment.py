@@ -13,13 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ccmcl.budget import Budget
-from ccmcl.condense import Condensation
-from ccmcl.data import shape_of
+from ccmcl.catalogue import METHODS, OPTIMISERS, PRECISIONS, SHAPES
 from ccmcl.errors import InputError, nearest
-from ccmcl.learn import Recipe
-from ccmcl.methods import METHODS, Plan
-from ccmcl.nets import PRECISIONS, ConvNet
-from ccmcl.optimisers import NAMES as OPTIMISERS
 
 FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
@@ -74,12 +69,17 @@ class Experiment:
         preset = given.get("preset", fields["preset"].default)
         if preset not in PRESETS:
             raise InputError(f"There is no preset {preset!r}: {nearest(str(preset), PRESETS)}.")
-        known = shape or shape_of(given.get("dataset", fields["dataset"].default), data_dir)
-        return Experiment(**{**PRESETS[preset](known), **given})
+        dataset = given.get("dataset", fields["dataset"].default)
+        shape = shape or SHAPES.get(str(dataset))
+        if shape is None:
+            from ccmcl.data import shape_of  # only what must be read needs what reads it
+
+            shape = shape_of(dataset, data_dir)
+        return Experiment(**{**PRESETS[preset](shape), **given})
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            _check_type(field.name, getattr(self, field.name), str(field.type))
+            check_type(field.name, getattr(self, field.name), str(field.type))
         if self.method not in METHODS:
             raise InputError(f"There is no method {self.method!r}: {nearest(self.method, METHODS)}.")
         if self.condense_optimiser not in OPTIMISERS:
@@ -118,27 +118,6 @@ class Experiment:
         dataset = re.sub(r"[^A-Za-z0-9-]+", "_", Path(self.dataset).name)[:40].strip("_-") or "data"
         budget = self.budget.replace("/", "_per_")
         return f"{dataset}-{self.method}-{budget}-{self.preset}-seed{self.seed}-{digest}"
-
-    def plan(self, shape: tuple[int, int, int], classes: int | None) -> Plan:
-        """Hand the settings on to the method, as plain values."""
-        return Plan(
-            ConvNet(shape, self.width, self.blocks, self.precision),
-            Budget.parse(self.budget),
-            self.ratio,
-            Condensation(
-                self.outer,
-                self.inner,
-                self.matching,
-                self.training,
-                self.condense_batch,
-                self.condense_optimiser,
-                self.condense_rate,
-                self.rate,
-            ),
-            Recipe(self.steps, self.batch, self.rate),
-            self.seed,
-            classes,
-        )
 
     def sizes(self) -> list[int] | int:
         """Read how many classes each experience brings."""
@@ -186,7 +165,8 @@ def from_dict(values: Mapping[str, Any]) -> Experiment:
         raise InputError(f"These are not the settings of an experiment of this version ({error}).") from error
 
 
-def _check_type(name: str, value: object, declared: str) -> None:
+def check_type(name: str, value: object, declared: str) -> None:
+    """Refuse a value that is not of a setting's type."""
     expected: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int)}
     if not isinstance(value, expected[declared]) or isinstance(value, bool):
         raise InputError(f"The setting {name} must be of type {declared}, not {value!r}.")

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Generator, Tensor
 
-LABEL_BYTES = 4
-"""The label of a class is stored once, in four bytes."""
+from ccmcl.budget import LABEL_BYTES
 
 
 @runtime_checkable

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ccmcl.errors import InputError
-from ccmcl.files import read_tensors, write_tensors
 from ccmcl.memory import KINDS, Composite, Exemplars, Memory, Pixels, Remembered, count_of
+from ccmcl.tensor_files import read_tensors, write_tensors
 
 FORMAT = "ccmcl memory 1"
 MOST_DECODED = 4 * 2**30

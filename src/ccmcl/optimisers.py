@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ccmcl.catalogue import OPTIMISERS
 from ccmcl.errors import InputError, nearest
 
 Tensors = dict[str, Tensor]
-NAMES = ("sgd", "rmsprop", "adam")
 
 
 def start(name: str, tensors: Tensors) -> Tensors:
     """Make the state of an optimiser before its first update."""
-    if name not in NAMES:
-        raise InputError(f"There is no optimiser {name!r}: {nearest(name, NAMES)}.")
+    if name not in OPTIMISERS:
+        raise InputError(f"There is no optimiser {name!r}: {nearest(name, OPTIMISERS)}.")
     kinds = {"sgd": (), "rmsprop": ("square",), "adam": ("square", "mean")}[name]
     state = {f"{kind}.{key}": torch.zeros_like(tensor) for kind in kinds for key, tensor in tensors.items()}
     if name == "adam":

@@ -19,24 +19,19 @@ from torch import Tensor
 
 from ccmcl.errors import InputError
 from ccmcl.evaluate import Tally
-from ccmcl.experiment import Experiment, from_dict
-from ccmcl.files import read_json, read_tensors, storage_error, write_json, write_tensors
+from ccmcl.experiment import Experiment
+from ccmcl.files import read_json, storage_error, write_json
 from ccmcl.loop import CPU, State, placed, prefixed, section
 from ccmcl.memory import Memory
 from ccmcl.memory_file import load_memory, pack, save_memory, unpack
 from ccmcl.methods import Learner
 from ccmcl.nets import Params
+from ccmcl.records import CONFIG, COST, RESULT, read_cost, read_experiment, read_result
+from ccmcl.tensor_files import read_tensors, write_tensors
 
-RESULT: dict[str, type] = {
-    "accuracy": float,
-    "incremental_accuracy": float,
-    "forgetting": float,
-    "accuracies": list,
-    "matrix": list,
-    "classes": list,
-    "groups": list,
-    "memory": dict,
-}
+
+class Busy(InputError):  # noqa: N818
+    """Another process is at work in the folder."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +71,12 @@ class RunFolder:
     @property
     def config_file(self) -> Path:
         """The settings, as JSON."""
-        return self.path / "config.json"
+        return self.path / CONFIG
 
     @property
     def result_file(self) -> Path:
         """The accuracies and the size of the memory; there when the run is finished."""
-        return self.path / "result.json"
+        return self.path / RESULT
 
     @property
     def memory_file(self) -> Path:
@@ -110,25 +105,15 @@ class RunFolder:
 
     def experiment(self) -> Experiment:
         """Read the settings."""
-        values = read_json(self.config_file)
-        if not isinstance(values, dict) or not isinstance(values.get("experiment"), dict):
-            raise InputError(f"{self.config_file} does not hold the settings of a run.")
-        return from_dict(values["experiment"])
+        return read_experiment(self.path)
 
     def result(self) -> dict[str, Any]:
         """Read what came out."""
-        values = read_json(self.result_file)
-        if not isinstance(values, dict) or any(not isinstance(values.get(name), kind) for name, kind in RESULT.items()):
-            raise InputError(f"{self.result_file} does not hold the result of a run.")
-        return values
+        return read_result(self.path)
 
     def cost(self) -> dict[str, Any]:
         """Read what it took."""
-        path = self.path / "cost.json"
-        values = read_json(path) if path.is_file() else {}
-        if not isinstance(values, dict) or not isinstance(values.get("seconds", 0.0), float):
-            raise InputError(f"{path} does not hold the cost of a run.")
-        return values
+        return read_cost(self.path)
 
     def memory(self) -> tuple[Memory, tuple[str, ...]]:
         """Read the memory and the names of its classes."""
@@ -160,7 +145,7 @@ class RunFolder:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            raise InputError(f"{self.path} is being worked on by another process.") from None
+            raise Busy(f"{self.path} is being worked on by another process.") from None
         except OSError as error:
             raise storage_error(self.path / ".lock", error) from error
         try:
@@ -278,7 +263,7 @@ class RunFolder:
             save_memory(memory, self.memory_file, names)
         self._gather_forming()
         write_tensors(self.network_file, params, {"names": names})
-        write_json(self.path / "cost.json", cost)
+        write_json(self.path / COST, cost)
         write_json(self.result_file, result)
         self.clear()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import platform
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -17,11 +18,11 @@ def keep_freed_memory(keep: bool = True) -> bool:
     for again: with large batches on the CPU that is half of the time. It holds for the whole process, so
     the program does it and the library does not. Not to keep them is what glibc does when it is not asked.
     """
-    if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
+    libc = glibc()
+    if libc is None:
         return False
-    mallopt = ctypes.CDLL(None).mallopt
     block, top = (1 << 30, (1 << 31) - 1) if keep else (USUAL, 2 * USUAL)
-    return bool(mallopt(M_MMAP_THRESHOLD, block) and mallopt(M_TRIM_THRESHOLD, top))
+    return bool(libc.mallopt(M_MMAP_THRESHOLD, block) and libc.mallopt(M_TRIM_THRESHOLD, top))
 
 
 def give_back_freed_memory() -> bool:
@@ -30,6 +31,12 @@ def give_back_freed_memory() -> bool:
     Blocks of many sizes leave gaps between them that nothing fits into; kept for ever, they add up with every job of
     a long run.
     """
-    if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
-        return False
-    return bool(ctypes.CDLL(None).malloc_trim(0))
+    libc = glibc()
+    return libc is not None and bool(libc.malloc_trim(0))
+
+
+@functools.cache
+def glibc() -> ctypes.CDLL | None:
+    """Return the C library where it is glibc, whose calls these are."""
+    known = platform.system() == "Linux" and platform.libc_ver()[0] == "glibc"
+    return ctypes.CDLL(None) if known else None

@@ -8,6 +8,7 @@ import queue
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any
 from ccmcl.errors import StorageError
 
 MOST_DEATHS = 3
+LOST = "Its process keeps dying; is there enough memory?"
 Heard = Callable[[dict[str, Any]], None]
 
 
@@ -34,12 +36,16 @@ class Workers:
 
     count: int
     about: dict[str, Any]
+    module: str = "ccmcl.worker"
+    forgiving: bool = False
+    """go on without a job whose worker keeps dying"""
+    stopping: bool = False
     running: list[subprocess.Popen[str]] = field(default_factory=list)
     said: queue.Queue[tuple[int, dict[str, Any] | None]] = field(default_factory=queue.Queue)
 
     def __call__(self, jobs: Iterable[dict[str, Any]], heard: Heard) -> None:
         """Have the jobs done; ``heard`` gets what the workers say of them."""
-        waiting, doing, deaths = list(jobs), dict[int, dict[str, Any]](), 0
+        waiting, doing, deaths = list(jobs), dict[int, dict[str, Any]](), Counter[str]()
         while len(self.running) < min(self.count, len(waiting)):
             self.running.append(self._started(len(self.running)))
         for place in range(len(self.running)):
@@ -48,21 +54,30 @@ class Workers:
         while doing:
             place, words = self.said.get()
             if words is None:
-                deaths += 1
-                if deaths > MOST_DEATHS:
-                    raise WorkerError("The worker processes keep dying; is there enough memory? Try --workers 1.")
                 self._buried(self.running[place])
                 self.running[place] = self._started(place)
-                if place in doing:
+                if place not in doing:
+                    continue
+                deaths[name := doing[place]["name"]] += 1
+                if deaths[name] <= MOST_DEATHS:
                     self._hand(place, doing[place])
-            elif "error" in words:
+                    continue
+                if not self.forgiving:
+                    raise WorkerError("The worker processes keep dying; is there enough memory? Try --workers 1.")
+                words = {"done": name, "outcome": "failed", "reason": LOST, "lost": True}
+            if "error" in words:
                 raise WorkerError(f"A worker failed: {words['error']}")
-            elif "done" in words:
+            heard(words)
+            if "done" in words:
                 del doing[place]
-                if waiting:
+                if waiting and not self.stopping:
                     doing[place] = self._hand(place, waiting.pop(0))
-            else:
-                heard(words)
+
+    def stop(self) -> None:
+        """Ask the workers to stop what they do, and hand out nothing more."""
+        self.stopping = True
+        for process in self.running:
+            self._tell(process, {"stop": True})
 
     def close(self) -> None:
         """Let the workers go."""
@@ -80,8 +95,8 @@ class Workers:
 
     def _started(self, place: int) -> subprocess.Popen[str]:
         # Threads are counted by the worker itself; what the environment says was meant for one process.
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ccmcl.worker"],
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", self.module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ccmcl.experiment import Experiment
 from ccmcl.loop import CPU, Job, State, generator_for, placed, section
 from ccmcl.memory import Memory
 from ccmcl.methods import METHODS, Learner, Plan, check, everything, plan_steps
+from ccmcl.planning import plan_of
 from ccmcl.progress import Reporter, Silent
 from ccmcl.store import Progress, RunFolder, check_writable
 from ccmcl.stream import Stream, class_order
@@ -29,6 +30,10 @@ from ccmcl.workers import Workers
 TELL_SECONDS = 0.1
 
 
+class Stopped(Exception):  # noqa: N818
+    """A run was told to stop, and can go on from where it is."""
+
+
 def run(
     experiment: Experiment,
     out: Path | str = "runs",
@@ -36,8 +41,11 @@ def run(
     reporter: Reporter | None = None,
     checkpoint_seconds: float = 15.0,
     compute: Compute = Compute(),  # noqa: B008
+    stop: Callable[[], bool] = lambda: False,
 ) -> RunFolder:
     """Do an experiment, or go on with it, or find it done; its folder has the result.
+
+    As soon as ``stop`` says so, where it has come to is kept and ``Stopped`` is raised.
 
     >>> import tempfile
     >>> tiny = Experiment.of(method="rehearsal", budget="20", steps=2, width=4, per_experience="5")
@@ -72,6 +80,7 @@ def run(
         keeper = Keeper(
             folder, reporter, checkpoint_seconds, stream.names, len(stream), dict(progress.cost), settled.workers, about
         )
+        keeper.stop = stop
         learner = progress.learner
         done = len(progress.tallies)
         if method.keeps_all and done:
@@ -108,6 +117,7 @@ def run(
         result = {
             "classes": list(stream.names),
             "groups": [list(group) for group in stream.groups],
+            "experiment": experiment.as_dict(),
             "memory": size_of(learner.memory),
             "confusion": progress.confusion,
             **Scores(progress.tallies, stream.groups).as_dict(),
@@ -135,6 +145,7 @@ class Keeper:
     workers: int = 1
     about: dict[str, Any] = field(default_factory=dict)
     pools: dict[int, Workers] = field(default_factory=dict)
+    stop: Callable[[], bool] = lambda: False
 
     def __call__(self, jobs: Mapping[str, Job]) -> dict[str, State]:
         """Do the jobs, each from its last checkpoint if there is one."""
@@ -168,7 +179,10 @@ class Keeper:
             self.pools[threads] = Workers(self.workers, {**self.about, "threads": threads})
 
         def hear(words: dict[str, Any]) -> None:
-            self.reporter.step(words["name"], words["about"], words["step"], words["total"], words["loss"])
+            if self.stop():  # the workers go with their last checkpoints
+                raise Stopped
+            if "done" not in words:
+                self.reporter.step(words["name"], words["about"], words["step"], words["total"], words["loss"])
 
         with self.timing(next(iter(jobs)).split()[0]):
             self.pools[threads](ahead, hear)
@@ -193,10 +207,13 @@ class Keeper:
             if job.device == CPU or now - told >= TELL_SECONDS or done == job.total:
                 self.reporter.step(name, about, done, job.total, float(loss))
                 told = now
-            if done == job.total or now - saved >= self.every:
+            stopping = self.stop()
+            if done == job.total or stopping or now - saved >= self.every:
                 self.folder.save_job(name, state, self.seconds)
                 self.folder.event("progress", job=name, step=done, total=job.total, loss=float(loss))
                 saved = time.monotonic()
+            if stopping:
+                raise Stopped(name)
         if forming := section(state, "forming"):
             self.folder.save_forming(name, forming)
         return state
@@ -248,7 +265,7 @@ def arrange(experiment: Experiment, data: Dataset) -> tuple[Stream, Images, Plan
             raise InputError(f"Holding out {experiment.holdout} images leaves a class without any to learn from.")
     order = class_order(experiment.order, len(train.classes), experiment.seed)
     stream = Stream.of(train, order, experiment.sizes())
-    plan = experiment.plan(shape(data), len(stream.order))
+    plan = plan_of(experiment, shape(data), len(stream.order))
     check(plan, experiment.method, len(stream.order))
     return stream, test, plan
 

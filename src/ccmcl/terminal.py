@@ -1,4 +1,4 @@
-"""Runs as a table."""
+"""What commands print: runs, memories and measurements as tables."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from ccmcl.experiment import Experiment
 from ccmcl.memory import Composite, eight_bit
 from ccmcl.methods import METHODS
 from ccmcl.progress import Reporter
-from ccmcl.run import arrange, run
+from ccmcl.running import arrange, run
 from ccmcl.store import RunFolder
 
 TINY: dict[str, Any] = {

@@ -1,0 +1,37 @@
+"""What can be asked for by name, and what is known of it without computing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_DIGITS = tuple("0123456789")
+_FASHION = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+_CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CLASSES: Mapping[str, tuple[str, ...]] = {
+    "digits": _DIGITS,
+    "mnist": _DIGITS,
+    "fashion-mnist": _FASHION,
+    "cifar10": _CIFAR,
+    "svhn": _DIGITS,
+}
+SHAPES: Mapping[str, tuple[int, int, int]] = {
+    "digits": (1, 8, 8),
+    "mnist": (1, 28, 28),
+    "fashion-mnist": (1, 28, 28),
+    "cifar10": (3, 32, 32),
+    "svhn": (3, 32, 32),
+}
+METHODS = ("composite", "condensation", "rehearsal", "bic", "finetune", "joint")
+OPTIMISERS = ("sgd", "rmsprop", "adam")
+PRECISIONS = ("float32", "bfloat16")

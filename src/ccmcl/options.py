@@ -1,0 +1,99 @@
+"""What the commands of the program share: the options they take and how they print."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from ccmcl.errors import InputError
+from ccmcl.experiment import Experiment
+
+MOST_THREADS = 1024
+WITH_COMMAS = ("order", "per_experience")
+"""Settings whose one value may hold commas."""
+KINDS: dict[str, type] = {"str": str, "int": int, "float": float}
+
+
+def whole(_: object, tokens: Sequence[Any]) -> int:
+    """Read a whole number as it is written; 1.5 is not one."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r} is not a whole number.") from None
+
+
+def given(several: bool) -> Any:
+    """Make the command line's view of Experiment: the same fields and help, each one optional.
+
+    With ``several``, each is a text that may hold several values.
+    """
+    entries: list[tuple[str, Any, Any]] = []
+    for field in dataclasses.fields(Experiment):
+        preset = field.default is dataclasses.MISSING
+        about = field.metadata["help"] + (" (default: by preset)" if preset else f" (default: {field.default})")
+        kind: Any = str if several else KINDS[str(field.type)]
+        convert = whole if kind is int else None
+        parameter = Parameter(help=about, show_default=False, converter=convert)
+        entries.append((field.name, Annotated[kind | None, parameter], dataclasses.field(default=None)))
+    own = {"__module__": __name__}  # a class of no module's is not unfolded into options
+    name = "Several" if several else "Given"
+    return dataclasses.make_dataclass(name, entries, namespace=own, frozen=True, kw_only=True)
+
+
+if TYPE_CHECKING:
+    Settings: TypeAlias = Any
+    Changes: TypeAlias = Any
+else:
+    Settings = Annotated[given(several=False) | None, Parameter(name="*")]
+    Changes = Annotated[given(several=True) | None, Parameter(name="*")]
+Out = Annotated[Path, Parameter(help="folder of all runs")]
+DataDir = Annotated[Path | None, Parameter(help="where the data sets are (default: $CCMCL_DATA, or your cache)")]
+Threads = Annotated[int | None, Parameter(help="threads to compute with (default: all cores)")]
+Compile = Annotated[str, Parameter(help="compute with compiled code: auto (when it pays), on or off")]
+Device = Annotated[str, Parameter(help="where to compute: auto, cpu, cuda or mps")]
+Every = Annotated[float, Parameter(help="seconds between two checkpoints", show=False)]
+Json = Annotated[bool, Parameter(help="print JSON on standard output, and nothing else")]
+Quiet = Annotated[bool, Parameter(help="show no progress")]
+
+
+def values(settings: Any) -> dict[str, Any]:
+    """Take what was given of the settings."""
+    return {} if settings is None else {name: value for name, value in vars(settings).items() if value is not None}
+
+
+def lists(changes: Any) -> dict[str, list[Any]]:
+    """Take what was given, each a list of values of its type: ``--seed 0,1,2``."""
+    kinds = {field.name: str(field.type) for field in dataclasses.fields(Experiment)}
+    found: dict[str, list[Any]] = {}
+    for name, text in values(changes).items():
+        words = [text] if name in WITH_COMMAS else [word.strip() for word in text.split(",")]
+        try:
+            found[name] = [KINDS[kinds[name]](word) for word in words]
+        except ValueError:
+            what = "whole numbers" if kinds[name] == "int" else "numbers"
+            raise InputError(f"--{name.replace('_', '-')} takes {what}, with commas between, not {text!r}.") from None
+    return found
+
+
+def checked_threads(threads: int | None) -> int | None:
+    """Refuse a number of threads that no machine has."""
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"The number of threads must be from 1 to {MOST_THREADS}, not {threads}.")
+    return threads
+
+
+def console() -> Console:
+    """Make where tables are printed."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+
+
+def print_json(value: object) -> None:
+    """Print for programs."""
+    print(json.dumps(value, indent=1, sort_keys=True))

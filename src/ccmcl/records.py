@@ -1,0 +1,78 @@
+"""What a run folder says in JSON: its settings, its result, its cost, and why it failed if it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ccmcl.errors import InputError
+from ccmcl.experiment import Experiment, from_dict
+from ccmcl.files import read_json
+
+CONFIG, RESULT, COST, FAILED = "config.json", "result.json", "cost.json", "failed.json"
+EXPECTED: dict[str, type] = {
+    "accuracy": float,
+    "incremental_accuracy": float,
+    "forgetting": float,
+    "accuracies": list,
+    "matrix": list,
+    "classes": list,
+    "groups": list,
+    "memory": dict,
+}
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished run, as its files tell it."""
+
+    path: Path
+    experiment: Experiment
+    result: dict[str, Any]
+    cost: dict[str, Any]
+
+
+def read_experiment(folder: Path) -> Experiment:
+    """Read the settings of a run."""
+    values = read_json(folder / CONFIG)
+    if not isinstance(values, dict) or not isinstance(values.get("experiment"), dict):
+        raise InputError(f"{folder / CONFIG} does not hold the settings of a run.")
+    return from_dict(values["experiment"])
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """Read what came out of a run."""
+    values = read_json(folder / RESULT)
+    if not isinstance(values, dict) or any(not isinstance(values.get(name), kind) for name, kind in EXPECTED.items()):
+        raise InputError(f"{folder / RESULT} does not hold the result of a run.")
+    return values
+
+
+def read_cost(folder: Path) -> dict[str, Any]:
+    """Read what a run took; nothing where it was not kept."""
+    path = folder / COST
+    values = read_json(path) if path.is_file() else {}
+    if not isinstance(values, dict) or not isinstance(values.get("seconds", 0.0), float):
+        raise InputError(f"{path} does not hold the cost of a run.")
+    return values
+
+
+def read_failure(folder: Path) -> str | None:
+    """Read why a run failed; None where it did not."""
+    path = folder / FAILED
+    if not path.is_file():
+        return None
+    values = read_json(path)
+    return str(values["reason"]) if isinstance(values, dict) and "reason" in values else "unknown"
+
+
+def read_runs(out: Path | str) -> Iterator[Record]:
+    """Read every finished run below a folder, in the order of their names; unfinished ones are passed over."""
+    folder = Path(out)
+    if not folder.is_dir():
+        raise InputError(f"There is no folder {out}.")
+    for path in sorted(folder.iterdir()):
+        if (path / RESULT).is_file():
+            yield Record(path, read_experiment(path), read_result(path), read_cost(path))

@@ -1,0 +1,227 @@
+"""The commands for many runs at once: sweep, results."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.table import Table
+from rich.text import Text
+
+from ccmcl import results as tables
+from ccmcl.board import Board
+from ccmcl.errors import InputError, nearest, printable
+from ccmcl.estimate import Estimate
+from ccmcl.experiment import Experiment
+from ccmcl.local import Local
+from ccmcl.options import (
+    Changes,
+    Compile,
+    DataDir,
+    Device,
+    Every,
+    Json,
+    Out,
+    Quiet,
+    Threads,
+    checked_threads,
+    console,
+    lists,
+    print_json,
+    whole,
+)
+from ccmcl.progress import duration
+from ccmcl.records import RESULT, Record, read_cost, read_result, read_runs
+from ccmcl.sweep import DONE, FAILING, RUNNING, STATES, Engine, Standing, Sweep, expand, read_sweep, survey
+from ccmcl.sweep import sweep as sweep_through
+
+ENGINES = ("local",)
+NumWorkers = Annotated[
+    int | None,
+    Parameter(help="runs at a time, sharing the threads (default: one a thread)", converter=whole),
+]
+
+
+def sweep(
+    file: Annotated[Path | None, Parameter(help="a TOML file; without it, the settings given make the table")] = None,
+    *,
+    settings: Changes = None,
+    out: Out = Path("runs"),
+    data_dir: DataDir = None,
+    engine: Annotated[str, Parameter(help=f"where the runs are done: {', '.join(ENGINES)}")] = "local",
+    workers: NumWorkers = None,
+    threads: Threads = None,
+    compile: Compile = "auto",
+    device: Device = "auto",
+    retry_failed: Annotated[bool, Parameter(help="do runs again that failed before")] = False,
+    dry_run: Annotated[bool, Parameter(help="say what is left, and do nothing")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    checkpoint_seconds: Every = 15.0,
+) -> None:
+    """Do every experiment of a table that is not done yet. Settings may have several values: --seed 0,1,2.
+
+    Stopped at any moment, the same command goes on. Several such commands on one folder share the work.
+    """
+    if engine not in ENGINES:
+        raise InputError(f"There is no engine {engine!r}: {nearest(engine, ENGINES)}.")
+    if workers is not None and not 1 <= workers <= 1024:
+        raise InputError(f"The number of workers must be from 1 to 1024, not {workers}.")
+    asked = _asked(file, lists(settings), data_dir)
+    standings = survey(asked.experiments, out)
+    screen = console()
+    if not (json or quiet):
+        screen.print(_overview(asked.title, standings))
+    cores = checked_threads(threads) or os.cpu_count() or 1
+    left = [one.experiment for one in standings if one.state != DONE and (retry_failed or one.state != FAILING)]
+    at_once = max(1, min(workers or cores, len(left)))
+    clock = Clock(Path(out), asked.experiments, at_once * max(1, cores // at_once))
+    if left and not (json or quiet):
+        screen.print(f"{len(left)} of {len(standings)} to do, {clock}", markup=False)
+    if left and not dry_run:
+        local = Local(at_once, Path(out), max(1, cores // at_once), data_dir, compile, device, checkpoint_seconds)
+        standings = _through(asked, out, local, clock, left, retry_failed, quiet or json)
+    _conclude(asked, standings, Path(out), json, dry_run)
+    if any(one.state == FAILING for one in standings) and not dry_run:
+        sys.exit(1)
+
+
+def results(
+    out: Annotated[Path, Parameter(help="folder of runs")] = Path("runs"),
+    *,
+    format: Annotated[str, Parameter(help=f"one of {', '.join(tables.FORMATS)}")] = "text",
+) -> None:
+    """Set finished runs into a table: mean and deviation over the seeds."""
+    rows = tables.table(read_runs(out))
+    if not rows:
+        raise InputError(f"There is no finished run in {out}.")
+    if format == "text":
+        console().print(_drawn(rows, None))
+    else:
+        print(tables.rendered(rows, format))
+
+
+def _asked(file: Path | None, changes: dict[str, list[Any]], data_dir: Path | None) -> Sweep:
+    if file is not None:
+        return read_sweep(file, changes, data_dir)
+    if not changes:
+        raise InputError("Give a file with the table to do, or settings like --method composite,rehearsal --seed 0,1.")
+    return Sweep("sweep", expand([{}], changes, data_dir))
+
+
+@dataclass
+class Clock:
+    """Tells how long the rest of a sweep will take on so many cores, ever better the more of it is done."""
+
+    out: Path
+    experiments: Sequence[Experiment]
+    cores: int
+    estimate: Estimate = field(default_factory=Estimate)
+    learned: set[str] = field(default_factory=set)
+
+    def left(self, names: Sequence[str]) -> float | None:
+        """Return the seconds that these runs should take; None where that cannot be told."""
+        by_name = {one.name: one for one in self.experiments}
+        for name, one in by_name.items():
+            if name not in self.learned and (self.out / name / RESULT).is_file():
+                self.learned.add(name)
+                self.estimate.learn(one, read_cost(self.out / name))
+        seconds, whole = self.estimate.total([by_name[name] for name in names])
+        return seconds / self.cores if whole else None
+
+    def __str__(self) -> str:
+        ahead = [one.experiment.name for one in survey(self.experiments, self.out) if one.state != DONE]
+        seconds = self.left(ahead)
+        return "time unknown" if seconds is None else f"about {duration(seconds)}"
+
+
+def _through(
+    asked: Sweep, out: Path, engine: Engine, clock: Clock, left: list[Experiment], retry_failed: bool, quiet: bool
+) -> list[Standing]:
+    board = Board([one.name for one in left], clock.left)
+    if quiet:
+        with _stoppable(engine, lambda _: None):
+            return sweep_through(asked.experiments, out, engine, retry_failed=retry_failed)
+    with board, _stoppable(engine, board.say):
+        return sweep_through(asked.experiments, out, engine, board.hear, retry_failed)
+
+
+@contextmanager
+def _stoppable(engine: Engine, say: Callable[[str], None]) -> Iterator[None]:
+    """Let Ctrl-C stop the runs when they are safely kept; pressed again, at once."""
+
+    def pressed(*_: object) -> None:
+        if engine.stopping:
+            raise KeyboardInterrupt
+        say("Stopping; every run keeps where it is. (Ctrl-C again stops at once, back to the last checkpoints.)")
+        engine.stop()
+
+    before = signal.signal(signal.SIGINT, pressed)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if engine.stopping:
+        raise KeyboardInterrupt
+
+
+def _conclude(asked: Sweep, standings: list[Standing], out: Path, json: bool, dry_run: bool) -> None:
+    """Show what is there, and what failed."""
+    if json:
+        rows = [{"name": one.experiment.name, "state": one.state, "reason": one.reason} for one in standings]
+        print_json({"title": asked.title, "runs": rows, "results": _summaries(standings, out)})
+        return
+    screen = console()
+    done = [one.experiment for one in standings if one.state == DONE]
+    if done and not dry_run:
+        screen.print(_drawn(tables.table(_records(done, out)), asked.title))
+        screen.print(f"run folders: {out}", markup=False)
+    for one in standings:
+        if one.state == FAILING:
+            screen.print(f"failed: {one.experiment.name}: {printable(one.reason)}", markup=False)
+
+
+def _summaries(standings: list[Standing], out: Path) -> list[dict[str, Any]]:
+    done = [one.experiment for one in standings if one.state == DONE]
+    return [tables.as_dict(row) for row in tables.table(_records(done, out))]
+
+
+def _records(experiments: Sequence[Experiment], out: Path) -> list[Record]:
+    folders = [(one, out / one.name) for one in experiments]
+    return [Record(folder, one, read_result(folder), read_cost(folder)) for one, folder in folders]
+
+
+def _overview(title: str, standings: list[Standing]) -> Table:
+    """Count by data set and method where the experiments stand."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for one in standings:
+        counts.setdefault((one.experiment.dataset, one.experiment.method), Counter())[one.state] += 1
+    shown = [state for state in STATES if state in (DONE, RUNNING) or any(count[state] for count in counts.values())]
+    rows = Table(title=Text(printable(title)), title_justify="left", title_style="bold")
+    for column in ("data set", "method"):
+        rows.add_column(column)
+    for state in (*shown, "all"):
+        rows.add_column(state, justify="right")
+    for (dataset, method), count in counts.items():
+        rows.add_row(
+            Text(printable(dataset)), method, *[str(count[state] or "") for state in shown], str(count.total())
+        )
+    return rows
+
+
+def _drawn(rows: list[tables.Row], title: str | None) -> Table:
+    head, body = tables.cells(rows)
+    drawn = Table(title=None if title is None else Text(printable(title)), title_justify="left", title_style="bold")
+    for place, column in enumerate(head):
+        drawn.add_column(column, justify="left" if place < len(head) - 6 else "right")
+    for line in body:
+        drawn.add_row(*map(Text, line))
+    return drawn
