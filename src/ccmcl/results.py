@@ -59,6 +59,8 @@ class Row:
     scalars: int
     seconds: float
     """mean time"""
+    operations: int
+    """that the mathematics takes, where it was counted"""
 
     @property
     def n(self) -> int:
@@ -83,6 +85,7 @@ def table(records: Iterable[Record]) -> list[Row]:
                 bytes=max(int(size.get("bytes", 0)) for size in sizes),
                 scalars=max(int(size.get("scalars", 0)) for size in sizes),
                 seconds=mean(record.cost.get("seconds", 0.0) for record in group),
+                operations=max(int(record.cost.get("operations", 0)) for record in group),
                 **figures,
             )
         )
@@ -156,7 +159,7 @@ def as_dict(row: Row) -> dict[str, Any]:
     """Lay a row out for programs: shares as fractions, every setting."""
     figures = {name: dataclasses.asdict(getattr(row, name)) for name in MEASURES}
     settings = {name: value for name, value in row.experiment.as_dict().items() if name != "seed"}
-    sizes = {"bytes": row.bytes, "scalars": row.scalars, "seconds": row.seconds}
+    sizes = {"bytes": row.bytes, "scalars": row.scalars, "seconds": row.seconds, "operations": row.operations}
     return {"experiment": settings, "seeds": list(row.seeds), "n": row.n, **figures, **sizes}
 
 
@@ -166,11 +169,11 @@ def as_csv(rows: Sequence[Row]) -> str:
     names = [field.name for field in dataclasses.fields(Experiment) if field.name != "seed"]
     writer = csv.writer(file, lineterminator="\n")
     measured = [f"{name}_{part}" for name in MEASURES for part in ("mean", "std")]
-    writer.writerow([*names, "n", *measured, "bytes", "scalars", "seconds"])
+    writer.writerow([*names, "n", *measured, "bytes", "scalars", "seconds", "operations"])
     for row in rows:
         parts = [getattr(getattr(row, name), part) for name in MEASURES for part in ("mean", "std")]
         settings = [getattr(row.experiment, name) for name in names]
-        writer.writerow([*settings, row.n, *parts, row.bytes, row.scalars, row.seconds])
+        writer.writerow([*settings, row.n, *parts, row.bytes, row.scalars, row.seconds, row.operations])
     return file.getvalue().rstrip("\n")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ccmcl._version import __version__
-from ccmcl.compute import Compute, Settled, device_of, settle
+from ccmcl.compute import Compute, Settled, device_of, operations, settle
 from ccmcl.data import Dataset, Images, load
 from ccmcl.errors import InputError
 from ccmcl.evaluate import Scores, confusion, tally
@@ -69,6 +69,7 @@ def run(
         progress = folder.load_progress()
         settled = settle(compute, plan, experiment.method, stream.groups, folder.begun_compiled())
         folder.begin_compiled(settled.compiled)
+        work = sum(operations(plan, experiment.method, stream.groups))
         plan = settled.equip(plan)
         about = {
             "folder": str(folder.path),
@@ -123,7 +124,7 @@ def run(
             **Scores(progress.tallies, stream.groups).as_dict(),
         }
         kept = learner.memory if learner.memory and not method.keeps_all else None
-        folder.finish(kept, stream.names, learner.params, result, cost_of(keeper.seconds, settled))
+        folder.finish(kept, stream.names, learner.params, result, cost_of(keeper.seconds, settled, work))
         folder.event("finish", accuracy=result["accuracy"])
     return folder
 
@@ -281,9 +282,10 @@ def size_of(memory: Memory) -> dict[str, int]:
     return {"images": memory.count, "scalars": memory.scalars, "bytes": memory.nbytes}
 
 
-def cost_of(seconds: dict[str, float], settled: Settled) -> dict[str, Any]:
-    """Gather what a run took: time by kind of work, peak memory, and on what."""
+def cost_of(seconds: dict[str, float], settled: Settled, work: int) -> dict[str, Any]:
+    """Gather what a run took: operations, time by kind of work, peak memory, and on what."""
     return {
+        "operations": work,
         "seconds": sum(seconds.values()),
         "seconds_by_kind": dict(seconds),
         "peak_memory_bytes": peak_memory(),

@@ -1,0 +1,181 @@
+"""Runs as figures: accuracy over the buffer, over bytes and over what it cost, beside the paper's."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from ccmcl.errors import printable
+from ccmcl.files import write
+from ccmcl.published import METHODS as IN_PAPER
+from ccmcl.published import TABLE
+from ccmcl.results import Row, telling
+
+COLOURS = {
+    "composite": "#2a78d6",
+    "condensation": "#d9663c",
+    "rehearsal": "#2f9e6e",
+    "bic": "#a05cc5",
+    "finetune": "#8a8a8a",
+    "joint": "#b8952a",
+}
+MARKS = {"composite": "o", "condensation": "s", "rehearsal": "^", "bic": "D", "finetune": "v", "joint": "P"}
+INK, LINE = "#1a1b1e", "#d8d9dd"
+SIZE = (5.2, 3.4)
+STYLE = {
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "text.parse_math": False,
+}
+Position = Callable[[Row], float | None]
+
+
+def buffer_of(row: Row) -> float | None:
+    """The buffer in examples, where the budget was given so."""
+    return float(row.experiment.budget) if row.experiment.budget.isdecimal() else None
+
+
+def bytes_of(row: Row) -> float | None:
+    """The bytes of the memory; a bound that keeps nothing or everything has no place on that line."""
+    return float(row.bytes) if row.bytes and row.experiment.method != "joint" else None
+
+
+def seconds_of(row: Row) -> float | None:
+    """The time that a run took."""
+    return row.seconds or None
+
+
+def operations_of(row: Row) -> float | None:
+    """The operations that a run takes."""
+    return row.operations or None
+
+
+def series(rows: Sequence[Row], position: Position) -> dict[tuple[str, str], list[tuple[float, Row]]]:
+    """Sort rows into lines: of one method each, and of one choice of whatever else tells them apart."""
+    apart = telling(rows)
+    lines: dict[tuple[str, str], list[tuple[float, Row]]] = {}
+    for row in rows:
+        place = position(row)
+        if place is not None:
+            more = ", ".join(f"{name} {getattr(row.experiment, name)}" for name in apart)
+            lines.setdefault((row.experiment.method, f" ({more})" if more else ""), []).append((place, row))
+    return {key: sorted(line, key=lambda point: point[0]) for key, line in lines.items()}
+
+
+def over_buffer(dataset: str, rows: Sequence[Row]) -> Figure:
+    """Accuracy over the buffer as in the paper's Fig. 2, the paper's own figures dashed."""
+    figure, axes = empty(dataset, "buffer, examples")
+    lines = series(rows, buffer_of)
+    flat = [key for key in lines if key[0] in ("finetune", "joint")]
+    shown = {method for method, _ in lines}
+    for place, method in enumerate(IN_PAPER):
+        if dataset in TABLE and (method in shown or not shown):
+            points = [(buffer, *cells[place]) for buffer, cells in TABLE[dataset].items()]
+            xs, means, stds = zip(*points, strict=True)
+            style = {"ls": (0, (3, 2)), "lw": 1.0, "alpha": 0.75, "color": COLOURS[method], "capsize": 2}
+            axes.errorbar(xs, means, stds, label=f"{method}, paper", elinewidth=0.7, **style)
+    for key, line in lines.items():
+        if key in flat:
+            axes.axhline(100 * line[0][1].accuracy.mean, ls=":", lw=1.2, color=COLOURS[key[0]], label="".join(key))
+        else:
+            draw(axes, key, line)
+    return finished(figure, axes)
+
+
+def over(dataset: str, rows: Sequence[Row], label: str, position: Position) -> Figure:
+    """Accuracy over bytes, seconds or operations, on a logarithmic scale."""
+    figure, axes = empty(dataset, label)
+    axes.set_xscale("log")
+    for key, line in series(rows, position).items():
+        draw(axes, key, line)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    return finished(figure, axes)
+
+
+def short(value: float) -> str:
+    """Write a large number in few signs.
+
+    >>> short(0.5), short(30000.0), short(2e12)
+    ('0.5', '30 k', '2 T')
+    """
+    for power, unit in ((15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if value >= 10**power:
+            return f"{value / 10**power:g} {unit}"
+    return f"{value:g}"
+
+
+def empty(dataset: str, label: str) -> tuple[Figure, Axes]:
+    """Make a figure for one data set."""
+    with rc_context(STYLE):
+        figure = Figure(figsize=SIZE, layout="constrained")
+        axes = figure.subplots()
+        axes.set_title(printable(dataset)[:60], loc="left", fontsize=10, fontweight="bold")
+        axes.set_xlabel(label)
+        axes.set_ylabel("accuracy, %")
+        axes.yaxis.set_major_locator(MaxNLocator(6))
+    return figure, axes
+
+
+def draw(axes: Axes, key: tuple[str, str], line: Sequence[tuple[float, Row]]) -> None:
+    """Draw one line with its error bars."""
+    method, more = key
+    means = [100 * row.accuracy.mean for _, row in line]
+    stds = [100 * (row.accuracy.std or 0.0) for _, row in line]
+    style = {"color": COLOURS[method], "marker": MARKS[method], "ms": 4.5, "lw": 1.6, "capsize": 2.5}
+    axes.errorbar([place for place, _ in line], means, stds, label=printable(method + more), **style)
+
+
+def finished(figure: Figure, axes: Axes) -> Figure:
+    """Add the legend, if there is anything to explain."""
+    with rc_context(STYLE):
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as SVG and as PDF, for a paper."""
+    for suffix, canvas in ((".svg", FigureCanvasSVG), (".pdf", FigureCanvasPdf)):
+        file = io.BytesIO()
+        with rc_context({**STYLE, "svg.hashsalt": path.stem}):
+            metadata = {"Date": None} if suffix == ".svg" else {"CreationDate": None}
+            canvas(figure).print_figure(file, format=suffix[1:], metadata=metadata, transparent=True)  # type: ignore[arg-type]
+        write(path.with_suffix(suffix), file.getvalue())
+
+
+def inline(figure: Figure, name: str, about: str) -> str:
+    """Turn a figure into SVG for a page, in the page's own colours, so that it can be read in the dark."""
+    file = io.BytesIO()
+    with rc_context({**STYLE, "svg.hashsalt": name}):
+        FigureCanvasSVG(figure).print_figure(file, format="svg", metadata={"Date": None}, transparent=True)
+    text = file.getvalue().decode("utf-8")
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"font: [^;\"]*?(\d+(?:\.\d+)?)px[^;\"]*", r"font-size: \1px", text)
+    text = text.replace(INK, "var(--ink)").replace(LINE, "var(--line)")
+    spoken = about.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    width = re.compile(r'<svg ([^>]*?)(?:width|height)="[^"]*"([^>]*?)(?:width|height)="[^"]*"')
+    return width.sub(rf'<svg role="img" aria-label="{spoken}" \1\2', text, count=1)
