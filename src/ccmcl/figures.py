@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -31,7 +32,7 @@ COLOURS = {
 MARKS = {"composite": "o", "condensation": "s", "rehearsal": "^", "bic": "D", "finetune": "v", "joint": "P"}
 INK, LINE = "#1a1b1e", "#d8d9dd"
 SIZE = (5.2, 3.4)
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 9,
     "axes.edgecolor": INK,
@@ -94,7 +95,7 @@ def over_buffer(dataset: str, rows: Sequence[Row]) -> Figure:
         if dataset in TABLE and (method in shown or not shown):
             points = [(buffer, *cells[place]) for buffer, cells in TABLE[dataset].items()]
             xs, means, stds = zip(*points, strict=True)
-            style = {"ls": (0, (3, 2)), "lw": 1.0, "alpha": 0.75, "color": COLOURS[method], "capsize": 2}
+            style: dict[str, Any] = {"ls": (0, (3, 2)), "lw": 1.0, "alpha": 0.75, "color": COLOURS[method], "capsize": 2}
             axes.errorbar(xs, means, stds, label=f"{method}, paper", elinewidth=0.7, **style)
     for key, line in lines.items():
         if key in flat:
@@ -144,7 +145,7 @@ def draw(axes: Axes, key: tuple[str, str], line: Sequence[tuple[float, Row]]) ->
     method, more = key
     means = [100 * row.accuracy.mean for _, row in line]
     stds = [100 * (row.accuracy.std or 0.0) for _, row in line]
-    style = {"color": COLOURS[method], "marker": MARKS[method], "ms": 4.5, "lw": 1.6, "capsize": 2.5}
+    style: dict[str, Any] = {"color": COLOURS[method], "marker": MARKS[method], "ms": 4.5, "lw": 1.6, "capsize": 2.5}
     axes.errorbar([place for place, _ in line], means, stds, label=printable(method + more), **style)
 
 
@@ -162,7 +163,7 @@ def save(figure: Figure, path: Path) -> None:
         file = io.BytesIO()
         with rc_context({**STYLE, "svg.hashsalt": path.stem}):
             metadata = {"Date": None} if suffix == ".svg" else {"CreationDate": None}
-            canvas(figure).print_figure(file, format=suffix[1:], metadata=metadata, transparent=True)  # type: ignore[arg-type]
+            canvas(figure).print_figure(file, format=suffix[1:], metadata=metadata, transparent=True)
         write(path.with_suffix(suffix), file.getvalue())
 
 
