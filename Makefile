@@ -10,7 +10,8 @@ help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1	/' | expand -t 16
 
 run: $(VENV)/ready ## learn ten digits in five experiences with six methods, about two minutes
-	$(BIN)/ccmcl compare --dataset digits --budget 20 --preset fast --out runs --pictures runs/pictures
+	$(BIN)/ccmcl sweep configs/quickstart.toml --out runs
+	$(BIN)/ccmcl report runs --out runs/report.html --title "Ten digits in five experiences"
 
 test: $(VENV)/ready-dev ## check style and types, then run all tests
 	$(BIN)/ruff check .

@@ -51,7 +51,7 @@ app = App(
 )
 
 
-COMMANDS = [app.command(command) for command in (studies.sweep, studies.results)]
+COMMANDS = [app.command(command) for command in (studies.sweep, studies.results, studies.report)]
 NumWorkers = Annotated[
     int | None, Parameter(help="processes that condense classes side by side (default: by the work)")
 ]

@@ -13,7 +13,7 @@ from ccmcl.catalogue import CLASSES, SHAPES
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 
-ASSUMED = 2e10
+ASSUMED = 6e10
 """Operations a second and core, until a run has shown a better figure."""
 START = 4.0
 """Seconds that any run takes to begin and to end."""

@@ -10,10 +10,8 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from ccmcl.errors import printable
 from ccmcl.files import write
@@ -31,7 +29,10 @@ COLOURS = {
 }
 MARKS = {"composite": "o", "condensation": "s", "rehearsal": "^", "bic": "D", "finetune": "v", "joint": "P"}
 INK, LINE = "#1a1b1e", "#d8d9dd"
-SIZE = (5.2, 3.4)
+SIZE = (5.2, 3.1)
+MOST_TICKS = 12
+LONGEST = 70
+"""Signs of a label."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 9,
@@ -95,13 +96,24 @@ def over_buffer(dataset: str, rows: Sequence[Row]) -> Figure:
         if dataset in TABLE and (method in shown or not shown):
             points = [(buffer, *cells[place]) for buffer, cells in TABLE[dataset].items()]
             xs, means, stds = zip(*points, strict=True)
-            style: dict[str, Any] = {"ls": (0, (3, 2)), "lw": 1.0, "alpha": 0.75, "color": COLOURS[method], "capsize": 2}
+            style: dict[str, Any] = {
+                "ls": (0, (3, 2)),
+                "lw": 1.0,
+                "alpha": 0.75,
+                "color": COLOURS[method],
+                "capsize": 2,
+            }
             axes.errorbar(xs, means, stds, label=f"{method}, paper", elinewidth=0.7, **style)
     for key, line in lines.items():
         if key in flat:
-            axes.axhline(100 * line[0][1].accuracy.mean, ls=":", lw=1.2, color=COLOURS[key[0]], label="".join(key))
+            axes.axhline(
+                100 * line[0][1].accuracy.mean, ls=":", lw=1.2, color=COLOURS[key[0]], label=shortened("".join(key))
+            )
         else:
             draw(axes, key, line)
+    buffers = {place for line in lines.values() for place, _ in line} | set(TABLE.get(dataset, {}))
+    if len(buffers) <= MOST_TICKS:
+        axes.set_xticks(sorted(buffers), [f"{place:g}" for place in sorted(buffers)])
     return finished(figure, axes)
 
 
@@ -109,10 +121,14 @@ def over(dataset: str, rows: Sequence[Row], label: str, position: Position) -> F
     """Accuracy over bytes, seconds or operations, on a logarithmic scale."""
     figure, axes = empty(dataset, label)
     axes.set_xscale("log")
-    for key, line in series(rows, position).items():
+    lines = series(rows, position)
+    for key, line in lines.items():
         draw(axes, key, line)
+    places = [place for line in lines.values() for place, _ in line]
+    axes.set_xlim(min(places) / 1.7, max(places) * 1.7)  # one point alone has no scale of its own
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=MOST_TICKS))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-    axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     return finished(figure, axes)
 
 
@@ -126,6 +142,11 @@ def short(value: float) -> str:
         if value >= 10**power:
             return f"{value / 10**power:g} {unit}"
     return f"{value:g}"
+
+
+def shortened(text: str) -> str:
+    """Keep a label from pushing the figure off the page."""
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
 def empty(dataset: str, label: str) -> tuple[Figure, Axes]:
@@ -146,33 +167,39 @@ def draw(axes: Axes, key: tuple[str, str], line: Sequence[tuple[float, Row]]) ->
     means = [100 * row.accuracy.mean for _, row in line]
     stds = [100 * (row.accuracy.std or 0.0) for _, row in line]
     style: dict[str, Any] = {"color": COLOURS[method], "marker": MARKS[method], "ms": 4.5, "lw": 1.6, "capsize": 2.5}
-    axes.errorbar([place for place, _ in line], means, stds, label=printable(method + more), **style)
+    axes.errorbar([place for place, _ in line], means, stds, label=shortened(printable(method + more)), **style)
 
 
 def finished(figure: Figure, axes: Axes) -> Figure:
-    """Add the legend, if there is anything to explain."""
+    """Add the legend below, if there is anything to explain, and make room for it."""
     with rc_context(STYLE):
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        handles, labels = axes.get_legend_handles_labels()
+        if handles:
+            columns = 1 if max(map(len, labels)) > 34 else 2 if max(map(len, labels)) > 20 else 3
+            lines = -(-len(handles) // columns)
+            figure.set_size_inches(SIZE[0], SIZE[1] + 0.17 * lines)
+            figure.legend(handles, labels, loc="outside lower left", ncols=columns)
     return figure
 
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as SVG and as PDF, for a paper."""
-    for suffix, canvas in ((".svg", FigureCanvasSVG), (".pdf", FigureCanvasPdf)):
-        file = io.BytesIO()
-        with rc_context({**STYLE, "svg.hashsalt": path.stem}):
-            metadata = {"Date": None} if suffix == ".svg" else {"CreationDate": None}
-            canvas(figure).print_figure(file, format=suffix[1:], metadata=metadata, transparent=True)
-        write(path.with_suffix(suffix), file.getvalue())
+    for form in ("svg", "pdf"):
+        write(path.with_suffix(f".{form}"), drawn(figure, form, path.stem))
+
+
+def drawn(figure: Figure, form: str, name: str) -> bytes:
+    """Draw a figure; the same one gives the same bytes."""
+    file = io.BytesIO()
+    with rc_context({**STYLE, "svg.hashsalt": name}):
+        metadata = {"Date": None} if form == "svg" else {"CreationDate": None}
+        figure.savefig(file, format=form, metadata=metadata, transparent=True)
+    return file.getvalue()
 
 
 def inline(figure: Figure, name: str, about: str) -> str:
     """Turn a figure into SVG for a page, in the page's own colours, so that it can be read in the dark."""
-    file = io.BytesIO()
-    with rc_context({**STYLE, "svg.hashsalt": name}):
-        FigureCanvasSVG(figure).print_figure(file, format="svg", metadata={"Date": None}, transparent=True)
-    text = file.getvalue().decode("utf-8")
+    text = drawn(figure, "svg", name).decode("utf-8")
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"font: [^;\"]*?(\d+(?:\.\d+)?)px[^;\"]*", r"font-size: \1px", text)

@@ -1,4 +1,4 @@
-"""The commands for many runs at once: sweep, results."""
+"""The commands for many runs at once: sweep, results, report."""
 
 from __future__ import annotations
 
@@ -95,18 +95,38 @@ def sweep(
 
 
 def results(
-    out: Annotated[Path, Parameter(help="folder of runs")] = Path("runs"),
+    runs: Annotated[Path, Parameter(help="folder of runs")] = Path("runs"),
     *,
     format: Annotated[str, Parameter(help=f"one of {', '.join(tables.FORMATS)}")] = "text",
 ) -> None:
     """Set finished runs into a table: mean and deviation over the seeds."""
-    rows = tables.table(read_runs(out))
+    rows = tables.table(read_runs(runs))
     if not rows:
-        raise InputError(f"There is no finished run in {out}.")
+        raise InputError(f"There is no finished run in {runs}.")
     if format == "text":
         console().print(_drawn(rows, None))
     else:
         print(tables.rendered(rows, format))
+
+
+def report(
+    runs: Annotated[Path, Parameter(help="folder of runs")] = Path("runs"),
+    *,
+    out: Annotated[Path, Parameter(help="the page to write")] = Path("report.html"),
+    figures: Annotated[Path | None, Parameter(help="folder for the figures as SVG and PDF too")] = None,
+    title: Annotated[str | None, Parameter(help="heading of the page (default: the name of the folder)")] = None,
+) -> None:
+    """Show finished runs on one page that needs nothing else: figures, table, memories, every setting."""
+    records = list(read_runs(runs))
+    if not records:
+        raise InputError(f"There is no finished run in {runs}.")
+    from ccmcl.page import write_figures, write_page  # draws, so it takes a while to load
+
+    write_page(records, out, title or runs.resolve().name)
+    screen = console()
+    screen.print(f"report: {out}", markup=False)
+    if figures is not None:
+        screen.print(f"figures: {figures} ({len(write_figures(records, figures))})", markup=False)
 
 
 def _asked(file: Path | None, changes: dict[str, list[Any]], data_dir: Path | None) -> Sweep:

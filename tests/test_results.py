@@ -1,0 +1,147 @@
+"""Finished runs as a table: the right means, every format, and nothing in a cell that is not text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccmcl.cli import main
+from ccmcl.errors import InputError
+from ccmcl.published import METHODS, TABLE, paper_figure
+from ccmcl.records import read_runs
+from ccmcl.results import FORMATS, Figure, latex, markdown, rendered, table, telling
+from studied import finished
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    tmp_path = tmp_path / "runs"
+    for seed, accuracy in enumerate((0.5, 0.6, 0.7)):
+        finished(tmp_path, accuracy, seed=seed, method="composite", budget="20")
+    finished(tmp_path, 0.4, method="rehearsal", budget="20")
+    finished(tmp_path, 0.8, method="composite", budget="100")
+    finished(tmp_path, 0.9, method="composite", dataset="mnist", preset="paper", shape=(1, 28, 28))
+    return tmp_path
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_row(runs: Path) -> None:
+    rows = table(read_runs(runs))
+    assert [(row.experiment.dataset, row.experiment.budget, row.experiment.method, row.n) for row in rows] == [
+        ("digits", "20", "composite", 3),
+        ("digits", "20", "rehearsal", 1),
+        ("digits", "100", "composite", 1),
+        ("mnist", "20", "composite", 1),
+    ]
+    assert rows[0].accuracy.mean == pytest.approx(0.6)
+    assert rows[0].accuracy.std == pytest.approx(0.1)
+    assert rows[1].accuracy.std is None
+    assert rows[0].seeds == (0, 1, 2)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=9))
+def test_figure_is_the_mean_and_the_deviation_of_a_sample(values: list[float]) -> None:
+    figure = Figure.of(values)
+    assert figure.mean == pytest.approx(sum(values) / len(values))
+    assert figure.std == pytest.approx(statistics.stdev(values))
+
+
+def test_settings_are_shown_where_they_tell_rows_apart(runs: Path) -> None:
+    assert telling(table(read_runs(runs))) == []
+    finished(runs, 0.7, method="composite", budget="20", outer=7)
+    assert telling(table(read_runs(runs))) == ["outer"]
+    assert "outer" in rendered(table(read_runs(runs)), "markdown").splitlines()[0]
+
+
+def test_every_format_has_every_row(runs: Path, capsys: Capture) -> None:
+    for form in FORMATS:
+        main(["results", str(runs), "--format", form])
+        printed = capsys.readouterr().out
+        assert "rehearsal" in printed
+        assert ("0.6" if form in ("csv", "json") else "60.0") in printed, form
+        if form not in ("csv", "json"):
+            assert "60.0 ± 10.0" in printed.replace(r"$\pm$", "±")
+
+
+def test_formats_for_programs_can_be_read_back(runs: Path) -> None:
+    rows = table(read_runs(runs))
+    as_json = json.loads(rendered(rows, "json"))
+    assert [one["accuracy"]["mean"] for one in as_json] == [row.accuracy.mean for row in rows]
+    assert as_json[0]["seeds"] == [0, 1, 2]
+    lines = list(csv.DictReader(io.StringIO(rendered(rows, "csv"))))
+    assert [float(line["accuracy_mean"]) for line in lines] == [row.accuracy.mean for row in rows]
+    assert [line["method"] for line in lines] == [row.experiment.method for row in rows]
+
+
+def test_cells_stay_text(tmp_path: Path) -> None:
+    finished(tmp_path, 0.5, dataset=r"a|b_$%&\{}.npz", shape=(1, 8, 8))
+    rows = table(read_runs(tmp_path))
+    assert rendered(rows, "markdown").splitlines()[2].count("|") - rendered(rows, "markdown").count(r"\|") == 10
+    assert r"a|b\_\$\%\&\textbackslash{}\{\}.npz" in rendered(rows, "latex")
+    assert markdown("<b>") == r"\<b\>"
+    assert latex(r"1 $\pm$ 2") == r"1 $\pm$ 2"
+
+
+def test_unknown_format_is_a_sentence(runs: Path) -> None:
+    with pytest.raises(InputError, match="did you mean 'latex'"):
+        rendered(table(read_runs(runs)), "latexx")
+
+
+def test_unfinished_runs_and_other_files_are_passed_over(runs: Path) -> None:
+    (runs / "begun").mkdir()
+    (runs / "begun" / "config.json").write_text("{}")
+    (runs / "report.html").write_text("a page")
+    assert len(list(read_runs(runs))) == 6
+
+
+def test_damaged_result_is_named(runs: Path) -> None:
+    folder = finished(runs, 0.5, seed=9)
+    folder.result_file.write_text("{")
+    with pytest.raises(InputError, match=folder.path.name):
+        list(read_runs(runs))
+
+
+def test_no_finished_run_is_a_sentence(tmp_path: Path, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["results", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "no finished run" in capsys.readouterr().err
+
+
+def snippet(language: str) -> str:
+    """Take an example out of the documentation."""
+    text = (Path(__file__).parents[1] / "docs" / "sweeps.md").read_text("utf-8")
+    return next(part.split("```")[0] for part in text.split("```" + language)[1:] if "result.json" in part)
+
+
+def test_documentation_reads_the_folder_with_pandas(runs: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(snippet("python"), names)
+    assert names["frame"]["accuracy"].mean() == pytest.approx((0.5 + 0.6 + 0.7 + 0.4 + 0.8 + 0.9) / 6)
+    assert set(names["frame"]["experiment.method"]) == {"composite", "rehearsal"}
+
+
+def test_documentation_reads_the_folder_with_duckdb(runs: Path) -> None:
+    found = duckdb.connect().execute(snippet("sql")).fetchall()
+    assert ("digits", "composite", "20", 3) in [row[:4] for row in found]
+
+
+def test_figures_of_the_paper_are_as_printed() -> None:
+    assert paper_figure("mnist", "composite", "20") == (86.0, 2.7)
+    assert paper_figure("cifar10", "bic", "500") == (44.8, 0.9)
+    assert paper_figure("svhn", "condensation", "300") == (69.4, 1.1)
+    assert paper_figure("fashion-mnist", "rehearsal", "80") == (69.8, 1.1)
+    for missing in (("digits", "composite", "20"), ("mnist", "joint", "20"), ("mnist", "bic", "2KiB")):
+        assert paper_figure(*missing) is None
+    assert sum(len(row) for rows in TABLE.values() for row in rows.values()) == 4 * 5 * len(METHODS)
