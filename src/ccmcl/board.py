@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -25,8 +24,7 @@ class Board:
     names: list[str]
     """the runs to be done"""
     left: Callable[[list[str]], float | None]
-    terminal: bool = field(default_factory=lambda: sys.stderr.isatty())
-    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
     every: float = 10.0
     running: dict[str, tuple[float, str]] = field(default_factory=dict)
     """since when, and what each is doing"""
@@ -36,8 +34,8 @@ class Board:
 
     def __enter__(self) -> Board:
         self.told = time.monotonic()
-        if self.terminal:
-            self.live = Live(console=Console(file=self.stream, highlight=False), refresh_per_second=4, transient=True)
+        if self.console.is_terminal:
+            self.live = Live(console=self.console, refresh_per_second=4, transient=True)
             self.live.start()
         return self
 
@@ -52,16 +50,13 @@ class Board:
         else:
             since, _ = self.running.get(words["run"], (time.monotonic(), ""))
             filled = WIDTH * words["step"] // max(1, words["total"])
-            bar = f"{'━' * filled}{'─' * (WIDTH - filled)}  " if self.terminal else ""
+            bar = f"{'━' * filled}{'─' * (WIDTH - filled)}  " if self.live is not None else ""
             self.running[words["run"]] = since, f"{words['about']}  {bar}{words['step']}/{words['total']}"
         self._show()
 
     def say(self, text: str) -> None:
         """Say something that should stay readable."""
-        if self.live is not None:
-            self.live.console.print(text, markup=False, emoji=False)
-        else:
-            print(text, file=self.stream, flush=True)
+        self.console.print(text, markup=False, emoji=False, soft_wrap=True)
 
     def _end(self, name: str, outcome: str, reason: str) -> None:
         since, _ = self.running.pop(name, (time.monotonic(), ""))

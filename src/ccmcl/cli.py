@@ -28,6 +28,7 @@ from ccmcl.options import (
     Out,
     Quiet,
     Settings,
+    TensorBoard,
     Threads,
     checked_threads,
     console,
@@ -69,6 +70,7 @@ def run(
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
+    tensorboard: TensorBoard = False,
     checkpoint_seconds: Every = 15.0,
 ) -> None:
     """Learn one stream with one method, or go on with a run that was interrupted."""
@@ -78,9 +80,15 @@ def run(
 
     _set_threads(threads)
     experiment = Experiment.of(data_dir, **values(settings))
-    folder = run_experiment(
-        experiment, out, data_dir, reporter(quiet), checkpoint_seconds, Compute(compile, device, workers)
-    )
+    said, compute = reporter(quiet), Compute(compile, device, workers)
+    if tensorboard:
+        from ccmcl.tensorboard import Curves
+
+        curves = Curves(said, out / experiment.name)
+        folder = run_experiment(experiment, out, data_dir, curves, checkpoint_seconds, compute)
+        curves.conclude(folder)
+    else:
+        folder = run_experiment(experiment, out, data_dir, said, checkpoint_seconds, compute)
     if json:
         print_json(_result(folder))
         return

@@ -25,6 +25,7 @@ class Local:
     compile: str = "auto"
     device: str = "auto"
     every: float = 15.0
+    tensorboard: bool = False
     stopping: bool = False
     pool: Workers | None = field(default=None, repr=False)
 
@@ -37,6 +38,7 @@ class Local:
             "device": self.device,
             "every": self.every,
             "threads": self.threads,
+            "tensorboard": self.tensorboard,
         }
 
         def note(words: dict[str, Any]) -> None:

@@ -60,6 +60,7 @@ Compile = Annotated[str, Parameter(help="compute with compiled code: auto (when 
 Device = Annotated[str, Parameter(help="where to compute: auto, cpu, cuda or mps")]
 Every = Annotated[float, Parameter(help="seconds between two checkpoints", show=False)]
 Json = Annotated[bool, Parameter(help="print JSON on standard output, and nothing else")]
+TensorBoard = Annotated[bool, Parameter(help="write curves for TensorBoard into the run folder")]
 Quiet = Annotated[bool, Parameter(help="show no progress")]
 
 

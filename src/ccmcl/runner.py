@@ -17,10 +17,11 @@ from ccmcl.errors import InputError, StorageError
 from ccmcl.experiment import Experiment, from_dict
 from ccmcl.files import write_json
 from ccmcl.pipes import Say, opened
-from ccmcl.progress import Silent
+from ccmcl.progress import Reporter, Silent
 from ccmcl.records import FAILED
 from ccmcl.running import Stopped, run
 from ccmcl.store import Busy, RunFolder
+from ccmcl.workers import Crew, Workers
 
 TELL_SECONDS = 0.2
 
@@ -41,12 +42,23 @@ class Telling(Silent):
 
 
 def attempt(
-    experiment: Experiment, about: dict[str, Any], reporter: Silent, stop: Callable[[], bool] = lambda: False
+    experiment: Experiment,
+    about: dict[str, Any],
+    reporter: Reporter,
+    stop: Callable[[], bool],
+    crew: Callable[[int, dict[str, Any]], Crew] = Workers,
 ) -> dict[str, str]:
     """Do one run, and say how it went: whatever goes wrong with it is a reason, and the next is not in danger."""
     out, data_dir = Path(about["out"]), about["data_dir"] and Path(about["data_dir"])
+    compute = Compute(about["compile"], about["device"], about.get("workers"))
     try:
-        run(experiment, out, data_dir, reporter, about["every"], Compute(about["compile"], about["device"]), stop)
+        if about.get("tensorboard"):
+            from ccmcl.tensorboard import Curves
+
+            curves = Curves(reporter, out / experiment.name)
+            curves.conclude(run(experiment, out, data_dir, curves, about["every"], compute, stop, crew))
+        else:
+            run(experiment, out, data_dir, reporter, about["every"], compute, stop, crew)
     except Busy:
         return {"outcome": "busy"}
     except Stopped:

@@ -25,7 +25,7 @@ from ccmcl.progress import Reporter, Silent
 from ccmcl.store import Progress, RunFolder, check_writable
 from ccmcl.stream import Stream, class_order
 from ccmcl.system import give_back_freed_memory
-from ccmcl.workers import Workers
+from ccmcl.workers import Crew, Workers
 
 TELL_SECONDS = 0.1
 
@@ -42,10 +42,12 @@ def run(
     checkpoint_seconds: float = 15.0,
     compute: Compute = Compute(),  # noqa: B008
     stop: Callable[[], bool] = lambda: False,
+    crew: Callable[[int, dict[str, Any]], Crew] = Workers,
 ) -> RunFolder:
     """Do an experiment, or go on with it, or find it done; its folder has the result.
 
-    As soon as ``stop`` says so, where it has come to is kept and ``Stopped`` is raised.
+    As soon as ``stop`` says so, where it has come to is kept and ``Stopped`` is raised. ``crew`` makes what does jobs
+    side by side, from how many there may be and what they must know.
 
     >>> import tempfile
     >>> tiny = Experiment.of(method="rehearsal", budget="20", steps=2, width=4, per_experience="5")
@@ -81,7 +83,7 @@ def run(
         keeper = Keeper(
             folder, reporter, checkpoint_seconds, stream.names, len(stream), dict(progress.cost), settled.workers, about
         )
-        keeper.stop = stop
+        keeper.stop, keeper.crew = stop, crew
         learner = progress.learner
         done = len(progress.tallies)
         if method.keeps_all and done:
@@ -145,8 +147,9 @@ class Keeper:
     seconds: dict[str, float]
     workers: int = 1
     about: dict[str, Any] = field(default_factory=dict)
-    pools: dict[int, Workers] = field(default_factory=dict)
+    pools: dict[int, Crew] = field(default_factory=dict)
     stop: Callable[[], bool] = lambda: False
+    crew: Callable[[int, dict[str, Any]], Crew] = Workers
 
     def __call__(self, jobs: Mapping[str, Job]) -> dict[str, State]:
         """Do the jobs, each from its last checkpoint if there is one."""
@@ -177,7 +180,7 @@ class Keeper:
                 ahead.append({"name": name, "seconds": self.seconds})
         if threads not in self.pools:
             self.close()
-            self.pools[threads] = Workers(self.workers, {**self.about, "threads": threads})
+            self.pools[threads] = self.crew(self.workers, {**self.about, "threads": threads})
 
         def hear(words: dict[str, Any]) -> None:
             if self.stop():  # the workers go with their last checkpoints

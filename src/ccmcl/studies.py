@@ -31,6 +31,7 @@ from ccmcl.options import (
     Json,
     Out,
     Quiet,
+    TensorBoard,
     Threads,
     checked_threads,
     console,
@@ -43,7 +44,7 @@ from ccmcl.records import RESULT, Record, read_cost, read_result, read_runs
 from ccmcl.sweep import DONE, FAILING, RUNNING, STATES, Engine, Standing, Sweep, expand, read_sweep, survey
 from ccmcl.sweep import sweep as sweep_through
 
-ENGINES = ("local",)
+ENGINES = ("local", "ray")
 NumWorkers = Annotated[
     int | None,
     Parameter(help="runs at a time, sharing the threads (default: one a thread)", converter=whole),
@@ -57,6 +58,7 @@ def sweep(
     out: Out = Path("runs"),
     data_dir: DataDir = None,
     engine: Annotated[str, Parameter(help=f"where the runs are done: {', '.join(ENGINES)}")] = "local",
+    address: Annotated[str | None, Parameter(help="a Ray cluster that is there (default: one started here)")] = None,
     workers: NumWorkers = None,
     threads: Threads = None,
     compile: Compile = "auto",
@@ -65,6 +67,7 @@ def sweep(
     dry_run: Annotated[bool, Parameter(help="say what is left, and do nothing")] = False,
     json: Json = False,
     quiet: Quiet = False,
+    tensorboard: TensorBoard = False,
     checkpoint_seconds: Every = 15.0,
 ) -> None:
     """Do every experiment of a table that is not done yet. Settings may have several values: --seed 0,1,2.
@@ -87,8 +90,20 @@ def sweep(
     if left and not (json or quiet):
         screen.print(f"{len(left)} of {len(standings)} to do, {clock}", markup=False)
     if left and not dry_run:
-        local = Local(at_once, Path(out), max(1, cores // at_once), data_dir, compile, device, checkpoint_seconds)
-        standings = _through(asked, out, local, clock, left, retry_failed, quiet or json)
+        each = max(1, cores // at_once)
+        chosen: Engine
+        if engine == "ray":
+            if address is None:  # Ray reads this when it is loaded: it shall listen on the loopback alone
+                os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+            from ccmcl.cluster import Cluster
+
+            local_cores = None if address else cores
+            chosen = Cluster(
+                out, address, each, local_cores, data_dir, compile, device, checkpoint_seconds, tensorboard
+            )
+        else:
+            chosen = Local(at_once, out, each, data_dir, compile, device, checkpoint_seconds, tensorboard)
+        standings = _through(asked, out, chosen, clock, left, retry_failed, quiet or json)
     _conclude(asked, standings, Path(out), json, dry_run)
     if any(one.state == FAILING for one in standings) and not dry_run:
         sys.exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,22 +29,35 @@ class Saying(Silent):
         self.say(name=name, about=about, step=done, total=total, loss=loss)
 
 
+class Hand:
+    """Does jobs of one run, made from its folder; ``about`` is what the run says of itself."""
+
+    def __init__(self, about: dict[str, Any], say: Say) -> None:
+        torch.set_num_threads(about["threads"])
+        self.folder, self.every, self.say = RunFolder.existing(about["folder"]), about["every"], say
+        self.experiment = self.folder.experiment()
+        data = load(self.experiment.dataset, about["data_dir"] and Path(about["data_dir"]))
+        self.stream, _, plan = arrange(self.experiment, data)
+        self.plan = Settled(about["compiled"], about["device"], 1).equip(plan)
+
+    def __call__(self, task: dict[str, Any]) -> None:
+        """Do one job; its last state is in the folder then."""
+        progress, stream = self.folder.load_progress(), self.stream
+        jobs = condensers(self.plan, progress.learner, stream[len(progress.tallies)], self.experiment.method)
+        seconds = dict(task["seconds"])
+        keeper = Keeper(self.folder, Saying(self.say), self.every, stream.names, len(stream), seconds)
+        keeper({task["name"]: jobs[task["name"]]})
+
+
 def main() -> None:
     """Do jobs until standard input ends."""
     say, heard = opened()
     about = heard.get()
-    torch.set_num_threads(about["threads"])
     try:
-        folder = RunFolder.existing(about["folder"])
-        experiment = folder.experiment()
-        stream, _, plan = arrange(experiment, load(experiment.dataset, about["data_dir"] and Path(about["data_dir"])))
-        plan = Settled(about["compiled"], about["device"], 1).equip(plan)
+        do = Hand(about, say)
         while True:
             task = heard.get()
-            progress = folder.load_progress()
-            jobs = condensers(plan, progress.learner, stream[len(progress.tallies)], experiment.method)
-            keeper = Keeper(folder, Saying(say), about["every"], stream.names, len(stream), dict(task["seconds"]))
-            keeper({task["name"]: jobs[task["name"]]})
+            do(task)
             say(done=task["name"])
     except (InputError, OSError, RuntimeError) as error:
         say(error=" ".join(str(error).split()))

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from ccmcl.errors import StorageError
 
@@ -23,6 +23,19 @@ Heard = Callable[[dict[str, Any]], None]
 
 class WorkerError(StorageError):
     """A worker could not do its job."""
+
+
+@runtime_checkable
+class Crew(Protocol):
+    """Does jobs of a run side by side and leaves their last states in its folder."""
+
+    def __call__(self, jobs: Iterable[dict[str, Any]], heard: Heard) -> None:
+        """Have the jobs done; ``heard`` gets what is said of them meanwhile."""
+        ...
+
+    def close(self) -> None:
+        """Let go of whatever does the jobs."""
+        ...
 
 
 @dataclass

@@ -1,0 +1,330 @@
+"""Runs of a sweep, and the classes inside a run, as tasks of a Ray cluster (the extra ``ccmcl[ray]``)."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from ccmcl.errors import InputError
+from ccmcl.experiment import Experiment, from_dict
+from ccmcl.files import write, write_json
+from ccmcl.records import FAILED
+from ccmcl.workers import LOST
+
+try:
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+except ImportError as error:  # pragma: no cover
+    raise InputError("The engine ray needs Ray: pip install 'ccmcl[ray]'.") from error
+
+MOST_DEATHS = 5
+"""Times that a run is begun again after its process or its node died."""
+TELL_SECONDS = 0.5
+Files = dict[str, bytes]
+KEPT = (
+    "config.json",
+    "events.jsonl",
+    "resume/*.json",
+    "resume/*.safetensors",
+    "*.safetensors",
+    "*.json",
+    "tensorboard/*",
+)
+
+
+@dataclass
+class Desk:
+    """Where tasks say how far they are, and are told whether to stop: an actor beside the driver."""
+
+    words: list[dict[str, Any]] = field(default_factory=list)
+    stopping: bool = False
+
+    def tell(self, words: dict[str, Any]) -> bool:
+        """Take in what a task says, and tell it whether to stop."""
+        self.words.append(words)
+        return self.stopping
+
+    def heard(self) -> list[dict[str, Any]]:
+        """Hand out what was said since the last call."""
+        words, self.words = self.words, []
+        return words
+
+    def stop(self) -> None:
+        """Have every task stop."""
+        self.stopping = True
+
+
+@dataclass
+class Teller:
+    """The reporter of a run that is a task. What the desk answers decides whether the run goes on."""
+
+    desk: Any
+    run: str
+    told: float = 0.0
+    stopping: bool = False
+
+    def begin(self, title: str, steps: object) -> None:  # noqa: ARG002
+        """Say that the run begins."""
+        self._tell({"run": self.run, "about": "begins", "step": 0, "total": 1})
+
+    def step(self, name: str, about: str, done: int, total: int, loss: float) -> None:  # noqa: ARG002
+        """Say how far it is, now and then."""
+        if time.monotonic() - self.told >= TELL_SECONDS:
+            self._tell({"run": self.run, "about": about, "step": done, "total": total})
+
+    def line(self, text: str) -> None:  # noqa: D102
+        pass
+
+    def end(self) -> None:  # noqa: D102
+        pass
+
+    def _tell(self, words: dict[str, Any]) -> None:
+        with suppress(RayError):  # a desk that cannot be reached is no reason to stop
+            self.stopping = bool(ray.get(self.desk.tell.remote(words), timeout=5))
+        self.told = time.monotonic()
+
+
+def packed(folder: Path) -> Files:
+    """Read the files of a run folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for pattern in KEPT
+        for path in folder.glob(pattern)
+        if path.is_file()
+    }
+
+
+def unpacked(files: Files, folder: Path) -> None:
+    """Write files into a folder, ``result.json`` last, so that a half-written run is an unfinished one."""
+    for name in sorted(files, key=lambda name: name == "result.json"):
+        if not any(place_fits(name, pattern) for pattern in KEPT):
+            raise InputError(f"A run folder has no file {name!r}.")
+        write(folder / name, files[name])
+
+
+def place_fits(name: str, pattern: str) -> bool:
+    """Tell whether a file's place in a run folder is as the pattern says, folder by folder."""
+    parts, wanted = name.split("/"), pattern.split("/")
+    return len(parts) == len(wanted) and ".." not in parts and all(map(fnmatch, parts, wanted))
+
+
+def do_run(settings: dict[str, Any], about: dict[str, Any], desk: Any, files: Files | None) -> dict[str, Any]:
+    """Do one run as a task: in the sweep's folder where it can be reached, else here, and hand its files back."""
+    import torch
+
+    from ccmcl.runner import attempt
+    from ccmcl.system import keep_freed_memory
+
+    keep_freed_memory()
+    torch.set_num_threads(about["threads"])
+    experiment = from_dict(settings)
+    teller = Teller(desk, experiment.name)
+
+    def crew(count: int, told: dict[str, Any]) -> Classes:
+        return Classes(count, told, about["mark"])
+
+    def done_in(out: Path) -> dict[str, Any]:
+        said = attempt(experiment, {**about, "out": str(out)}, teller, lambda: teller.stopping, crew)
+        return {"done": experiment.name, **said}
+
+    shared = Path(about["out"])
+    if (shared / about["mark"]).is_file():
+        return done_in(shared)
+    with tempfile.TemporaryDirectory(prefix="ccmcl-") as own:
+        unpacked(files or {}, Path(own) / experiment.name)
+        (Path(own) / about["mark"]).touch()  # for classes that are done on this machine
+        said = done_in(Path(own))
+        return {**said, "files": packed(Path(own) / experiment.name)}
+
+
+def do_class(task: dict[str, Any], about: dict[str, Any], mark: str, files: Files | None) -> Files | None:
+    """Do one class of a run as a task: in the run's folder where it can be reached, else from its files and back."""
+    from ccmcl.system import keep_freed_memory
+    from ccmcl.worker import Hand
+
+    keep_freed_memory()
+    folder = Path(about["folder"])
+    if (folder.parent / mark).is_file() and (folder / "config.json").is_file():
+        Hand(about, lambda **_: None)(task)
+        return None
+    assert files is not None
+    with tempfile.TemporaryDirectory(prefix="ccmcl-") as own:
+        place = Path(own) / folder.name
+        unpacked(files, place)
+        Hand({**about, "folder": str(place)}, lambda **_: None)(task)
+        found = packed(place)
+    return {name: data for name, data in found.items() if name not in files or files[name] != data}
+
+
+@dataclass
+class Classes:
+    """A crew of tasks: the classes of an experience, wherever the cluster has room."""
+
+    count: int
+    about: dict[str, Any]
+    mark: str
+
+    def __call__(self, jobs: Iterable[dict[str, Any]], heard: Callable[[dict[str, Any]], None]) -> None:
+        """Do the jobs; one whose process or node dies is done again from its last checkpoint within reach."""
+        folder, deaths = Path(self.about["folder"]), Counter[str]()
+        remote = ray.remote(do_class).options(
+            num_cpus=self.about["threads"], num_gpus=int(self.about["device"] == "cuda"), max_retries=0
+        )
+
+        def begun(task: dict[str, Any]) -> Any:
+            return remote.remote(task, self.about, self.mark, packed(folder))
+
+        doing = {begun(task): task for task in jobs}
+        while doing:
+            ready, _ = ray.wait(list(doing), num_returns=1)
+            task = doing.pop(ready[0])
+            try:
+                files = ray.get(ready[0])
+            except RayTaskError:
+                raise
+            except RayError:
+                deaths[task["name"]] += 1
+                if deaths[task["name"]] > MOST_DEATHS:
+                    raise
+                doing[begun(task)] = task
+                continue
+            if files:
+                unpacked({name: data for name, data in files.items() if name.startswith("resume/")}, folder)
+            heard({"done": task["name"]})
+
+    def close(self) -> None:
+        """Nothing is kept between jobs."""
+
+
+def check_address(address: str) -> None:
+    """Find out at once whether anything answers there; Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address == "auto":
+        return
+    try:
+        with socket.create_connection((host, int(port)), timeout=10):
+            pass
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(f"There is no Ray cluster at {address} ({error}).") from error
+
+
+@dataclass
+class Cluster:
+    """An engine that hands runs to a Ray cluster: one that is there, by its address, or one started here."""
+
+    out: Path
+    address: str | None = None
+    threads: int = 1
+    """of each run"""
+    cores: int | None = None
+    """of a cluster started here"""
+    data_dir: Path | None = None
+    compile: str = "auto"
+    device: str = "auto"
+    every: float = 15.0
+    tensorboard: bool = False
+    stopping: bool = False
+    desk: Any = field(default=None, repr=False)
+
+    def __call__(self, experiments: Sequence[Experiment], hear: Callable[[dict[str, Any]], None]) -> None:
+        """Do experiments, as many at a time as the cluster has room for."""
+        mark = f".sweep-{secrets.token_hex(8)}"
+        write(self.out / mark, b"")
+        try:
+            with self._joined():
+                self._through(experiments, mark, hear)
+        finally:
+            (self.out / mark).unlink(missing_ok=True)
+            self.desk = None
+
+    def stop(self) -> None:
+        """Have every run stop at its next word to the desk, kept where the folder is shared."""
+        self.stopping = True
+        if self.desk is not None:
+            self.desk.stop.remote()
+
+    @contextmanager
+    def _joined(self) -> Iterator[None]:
+        """Join the cluster, or start one that only this machine can reach."""
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "ignore_reinit_error": True}
+        was_there = ray.is_initialized()
+        if self.address is not None:
+            check_address(self.address)
+            try:
+                ray.init(address=self.address, **quiet)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise InputError(f"There is no Ray cluster at {self.address} ({error}).") from error
+        elif not was_there:
+            ray.init(num_cpus=self.cores, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        try:
+            yield
+        finally:
+            if not was_there:
+                ray.shutdown()
+
+    def _through(self, experiments: Sequence[Experiment], mark: str, hear: Callable[[dict[str, Any]], None]) -> None:
+        near = {"resources": {"node:__internal_head__": 0.001}}
+        self.desk = ray.remote(Desk).options(num_cpus=0, max_restarts=-1, **near).remote()
+        if self.stopping:
+            self.desk.stop.remote()
+        waiting, deaths = list(experiments), Counter[str]()
+        room = max(1, int(ray.cluster_resources().get("CPU", 1)) // self.threads)  # type: ignore[no-untyped-call]
+        apart = room > len(experiments)
+        about = {
+            "out": str(self.out.resolve()),
+            "mark": mark,
+            "data_dir": None if self.data_dir is None else str(self.data_dir.resolve()),
+            "compile": self.compile,
+            "device": self.device,
+            "every": self.every,
+            "threads": self.threads,
+            "tensorboard": self.tensorboard,
+            "workers": 1024 if apart else 1,
+        }
+        gpus = int(self.device == "cuda")
+        remote = ray.remote(do_run).options(num_cpus=self.threads, num_gpus=gpus, max_retries=0)
+        doing: dict[Any, Experiment] = {}
+        while doing or (waiting and not self.stopping):
+            while waiting and len(doing) < 2 * room and not self.stopping:
+                one = waiting.pop(0)
+                begun = packed(place) if (place := self.out / one.name).is_dir() else None
+                doing[remote.remote(one.as_dict(), about, self.desk, begun)] = one
+            ready, _ = ray.wait(list(doing), num_returns=1, timeout=0.3)
+            with suppress(RayError):
+                for words in ray.get(self.desk.heard.remote(), timeout=5):
+                    hear(words)
+            for reference in ready:
+                one = doing.pop(reference)
+                try:
+                    said = ray.get(reference)
+                except RayTaskError as error:
+                    said = self._failed(one, f"{type(error.cause).__name__}: {error.cause}")
+                except RayError:
+                    deaths[one.name] += 1
+                    if deaths[one.name] <= MOST_DEATHS:
+                        waiting.insert(0, one)
+                        continue
+                    said = self._failed(one, LOST)
+                self._take(one, said.pop("files", None))
+                hear(said)
+
+    def _failed(self, one: Experiment, reason: str) -> dict[str, Any]:
+        write_json(self.out / one.name / FAILED, {"reason": reason, "trace": ""})
+        return {"done": one.name, "outcome": "failed", "reason": reason}
+
+    def _take(self, one: Experiment, files: Files | None) -> None:
+        """Put a run that was done elsewhere into the folder."""
+        place = self.out / one.name
+        if not files or (place / "result.json").is_file():
+            return
+        unpacked(files, place)

@@ -1,0 +1,58 @@
+"""How long experiments will take: from others like them, from counting, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from ccmcl.estimate import ASSUMED, START, Estimate, operations
+from ccmcl.experiment import Experiment
+
+COST = {"seconds": 10.0, "machine": {"threads": 2}}
+
+
+def test_runs_that_differ_in_the_seed_alone_take_the_same_time() -> None:
+    estimate = Estimate()
+    estimate.learn(Experiment.of(seed=0), COST)
+    estimate.learn(Experiment.of(seed=1), {**COST, "seconds": 20.0})
+    assert estimate.seconds(Experiment.of(seed=7)) == pytest.approx(2 * 15.0)
+
+
+def test_others_are_expected_by_their_operations() -> None:
+    one, twice = Experiment.of(method="joint", steps=1000), Experiment.of(method="joint", steps=2000)
+    count = operations(one)
+    assert count
+    assert operations(twice) == 2 * count
+    assert Estimate().seconds(one) == pytest.approx(START + count / ASSUMED)
+    estimate = Estimate()
+    estimate.learn(one, COST)
+    assert estimate.seconds(twice) == pytest.approx(START + 40.0)
+
+
+def test_a_method_is_expected_by_its_own_pace_before_that_of_others() -> None:
+    estimate = Estimate()
+    fast, slow = Experiment.of(method="joint"), Experiment.of(method="composite")
+    estimate.learn(fast, COST)
+    estimate.learn(slow, {**COST, "seconds": 1000.0})
+    other = Experiment.of(method="composite", inner=20)
+    rate = (operations(slow) or 0) / 2000.0
+    assert estimate.seconds(other) == pytest.approx(START + (operations(other) or 0) / rate)
+
+
+def test_own_data_are_not_read_for_an_estimate() -> None:
+    own = Experiment.of(dataset="pictures.npz", shape=(1, 8, 8))
+    assert Estimate().seconds(own) is None
+    assert Estimate().total([own, Experiment.of()]) == (Estimate().seconds(Experiment.of()), False)
+
+
+def test_a_run_that_cannot_be_takes_no_time_worth_telling() -> None:
+    assert operations(Experiment.of(budget="1KiB")) == 0
+    assert Estimate().seconds(Experiment.of(budget="1KiB")) == START
+
+
+@pytest.mark.parametrize(
+    "cost", [{}, {"seconds": 3.0}, {"seconds": 3.0, "machine": {}}, {"seconds": "x", "machine": 2}]
+)
+def test_a_cost_that_does_not_say_is_passed_over(cost: dict[str, object]) -> None:
+    estimate = Estimate()
+    estimate.learn(Experiment.of(), cost)
+    assert estimate.seen == {}
