@@ -31,6 +31,8 @@ class Board:
     outcomes: dict[str, str] = field(default_factory=dict)
     live: Live | None = None
     told: float = 0.0
+    ahead: str = ""
+    looked: float = 0.0
 
     def __enter__(self) -> Board:
         self.told = time.monotonic()
@@ -71,11 +73,14 @@ class Board:
         return f"[{len(self.outcomes)}/{len(self.names)}]"
 
     def _ahead(self) -> str:
-        seconds = self.left([name for name in self.names if name not in self.outcomes])
-        if seconds is None:
-            return "time left unknown"
-        running = sum(time.monotonic() - since for since, _ in self.running.values())
-        return f"about {duration(max(0.0, seconds - running / max(1, len(self.running))))} left"
+        now = time.monotonic()
+        if now - self.looked >= 1 or not self.ahead:
+            self.looked, self.ahead = now, "time left unknown"
+            seconds = self.left([name for name in self.names if name not in self.outcomes])
+            if seconds is not None:
+                running = sum(now - since for since, _ in self.running.values()) / max(1, len(self.running))
+                self.ahead = f"about {duration(max(0.0, seconds - running))} left"
+        return self.ahead
 
     def _show(self) -> None:
         if self.live is not None:

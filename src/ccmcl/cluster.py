@@ -130,6 +130,9 @@ def do_run(settings: dict[str, Any], about: dict[str, Any], desk: Any, files: Fi
     experiment = from_dict(settings)
     teller = Teller(desk, experiment.name)
 
+    if ray.get(desk.tell.remote({"run": experiment.name, "about": "waits", "step": 0, "total": 1})):
+        return {"done": experiment.name, "outcome": "stopped"}
+
     def crew(count: int, told: dict[str, Any]) -> Classes:
         return Classes(count, told, about["mark"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -59,6 +60,7 @@ def kind(experiment: Experiment) -> Experiment:
     return dataclasses.replace(experiment, seed=0)
 
 
+@functools.cache
 def operations(experiment: Experiment) -> int | None:
     """Count the operations of an experiment on a known data set."""
     if experiment.dataset not in SHAPES:

@@ -45,9 +45,24 @@ def read_experiment(folder: Path) -> Experiment:
 def read_result(folder: Path) -> dict[str, Any]:
     """Read what came out of a run."""
     values = read_json(folder / RESULT)
-    if not isinstance(values, dict) or any(not isinstance(values.get(name), kind) for name, kind in EXPECTED.items()):
+    if not isinstance(values, dict) or not sound(values):
         raise InputError(f"{folder / RESULT} does not hold the result of a run.")
     return values
+
+
+def sound(result: dict[str, Any]) -> bool:
+    """Tell whether a result has everything that is read from one, in the shape it should have."""
+    if any(not isinstance(result.get(name), kind) for name, kind in EXPECTED.items()):
+        return False
+    groups, classes, matrix = result["groups"], range(len(result["classes"])), result["matrix"]
+    return (
+        len(groups) == len(matrix) == len(result["accuracies"])
+        and all(isinstance(share, int | float) for share in result["accuracies"])
+        and all(isinstance(group, list) and all(k in classes for k in group) for group in groups)
+        and all(isinstance(line, list) and len(line) == len(groups) for line in matrix)
+        and all(share is None or isinstance(share, int | float) for line in matrix for share in line)
+        and all(isinstance(count, int) for count in result["memory"].values())
+    )
 
 
 def read_cost(folder: Path) -> dict[str, Any]:

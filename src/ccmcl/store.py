@@ -29,6 +29,9 @@ from ccmcl.nets import Params
 from ccmcl.records import CONFIG, COST, RESULT, read_cost, read_experiment, read_result
 from ccmcl.tensor_files import read_tensors, write_tensors
 
+LOOK_SECONDS = 0.3
+"""Others hold a lock for a moment only to see whether anybody else does."""
+
 
 class Busy(InputError):  # noqa: N818
     """Another process is at work in the folder."""
@@ -143,7 +146,7 @@ class RunFolder:
         """Keep other processes out of an unfinished run; the lock goes with the process that held it."""
         lock = FileLock(self.path / ".lock")
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=LOOK_SECONDS)
         except Timeout:
             raise Busy(f"{self.path} is being worked on by another process.") from None
         except OSError as error:
