@@ -27,7 +27,7 @@ from ccmcl.local import Local
 from ccmcl.records import FAILED
 from ccmcl.running import run
 from ccmcl.store import RunFolder
-from ccmcl.sweep import BEGUN, DONE, FAILING, RUNNING, WAITING, expand, read_sweep, survey, sweep
+from ccmcl.sweep import BEGUN, DONE, FAILING, RUNNING, WAITING, claimed, expand, read_sweep, survey, sweep
 
 TINY: dict[str, Any] = {
     "width": 4,
@@ -140,6 +140,20 @@ def test_survey_tells_where_each_run_stands(tmp_path: Path) -> None:
         found = survey([done, begun, failed, waiting, running], tmp_path)
     assert [one.state for one in found] == [DONE, BEGUN, FAILING, WAITING, RUNNING]
     assert found[2].reason == "it rained"
+
+
+def test_run_that_was_handed_elsewhere_is_left_alone_here(tmp_path: Path) -> None:
+    one, other = tiny(method="finetune"), tiny(method="finetune", seed=1)
+    claim = claimed(tmp_path / one.name)
+    assert claim is not None
+    assert claimed(tmp_path / one.name) is None
+    assert [standing.state for standing in survey([one, other], tmp_path)] == [RUNNING, WAITING]
+    said: list[dict[str, Any]] = []
+    Local(1, tmp_path, device="cpu")([one, other], said.append)
+    outcomes = {words["done"]: words["outcome"] for words in said if "done" in words}
+    assert outcomes == {one.name: "busy", other.name: "finished"}
+    claim.release()
+    assert [standing.state for standing in sweep([one], tmp_path, Local(1, tmp_path, device="cpu"))] == [DONE]
 
 
 class Here:

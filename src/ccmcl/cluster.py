@@ -15,10 +15,13 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment, from_dict
 from ccmcl.files import write, write_json
-from ccmcl.records import FAILED
+from ccmcl.records import FAILED, RESULT
+from ccmcl.sweep import claimed, held
 from ccmcl.workers import LOST
 
 try:
@@ -88,6 +91,10 @@ class Teller:
     def end(self) -> None:  # noqa: D102
         pass
 
+    def still_here(self) -> None:
+        """Say that others are at work for this run."""
+        self._tell({"run": self.run, "about": "classes side by side", "step": 0, "total": 1})
+
     def _tell(self, words: dict[str, Any]) -> None:
         with suppress(RayError):  # a desk that cannot be reached is no reason to stop
             self.stopping = bool(ray.get(self.desk.tell.remote(words), timeout=5))
@@ -97,7 +104,7 @@ class Teller:
 def packed(folder: Path) -> Files:
     """Read the files of a run folder."""
     return {
-        str(path.relative_to(folder)): path.read_bytes()
+        path.relative_to(folder).as_posix(): path.read_bytes()
         for pattern in KEPT
         for path in folder.glob(pattern)
         if path.is_file()
@@ -134,7 +141,7 @@ def do_run(settings: dict[str, Any], about: dict[str, Any], desk: Any, files: Fi
         return {"done": experiment.name, "outcome": "stopped"}
 
     def crew(count: int, told: dict[str, Any]) -> Classes:
-        return Classes(count, told, about["mark"])
+        return Classes(count, told, about["mark"], teller.still_here)
 
     def done_in(out: Path) -> dict[str, Any]:
         said = attempt(experiment, {**about, "out": str(out)}, teller, lambda: teller.stopping, crew)
@@ -176,10 +183,12 @@ class Classes:
     count: int
     about: dict[str, Any]
     mark: str
+    tick: Callable[[], None] = lambda: None
+    """called now and then while the tasks are at work"""
 
     def __call__(self, jobs: Iterable[dict[str, Any]], heard: Callable[[dict[str, Any]], None]) -> None:
         """Do the jobs; one whose process or node dies is done again from its last checkpoint within reach."""
-        folder, deaths = Path(self.about["folder"]), Counter[str]()
+        folder = Path(self.about["folder"])
         remote = ray.remote(do_class).options(
             num_cpus=self.about["threads"], num_gpus=int(self.about["device"] == "cuda"), max_retries=0
         )
@@ -188,8 +197,27 @@ class Classes:
             return remote.remote(task, self.about, self.mark, packed(folder))
 
         doing = {begun(task): task for task in jobs}
+        try:
+            self._through(doing, begun, folder, heard)
+        except BaseException:
+            for reference in doing:
+                ray.cancel(reference, force=True)
+            raise
+
+    def _through(
+        self,
+        doing: dict[Any, dict[str, Any]],
+        begun: Callable[[dict[str, Any]], Any],
+        folder: Path,
+        heard: Callable[[dict[str, Any]], None],
+    ) -> None:
+        deaths = Counter[str]()
         while doing:
-            ready, _ = ray.wait(list(doing), num_returns=1)
+            ready, _ = ray.wait(list(doing), num_returns=1, timeout=1.0)
+            if not ready:
+                self.tick()
+                heard({"done": ""})  # a moment at which the run may be stopped
+                continue
             task = doing.pop(ready[0])
             try:
                 files = ray.get(ready[0])
@@ -292,14 +320,19 @@ class Cluster:
             "every": self.every,
             "threads": self.threads,
             "tensorboard": self.tensorboard,
+            "claimed": True,
             "workers": 1024 if apart else 1,
         }
         gpus = int(self.device == "cuda")
         remote = ray.remote(do_run).options(num_cpus=self.threads, num_gpus=gpus, max_retries=0)
         doing: dict[Any, Experiment] = {}
+        claims: dict[str, FileLock] = {}
         while doing or (waiting and not self.stopping):
             while waiting and len(doing) < 2 * room and not self.stopping:
                 one = waiting.pop(0)
+                if one.name not in claims and not self._claim(one, claims):
+                    hear({"done": one.name, "outcome": "busy"})
+                    continue
                 begun = packed(place) if (place := self.out / one.name).is_dir() else None
                 doing[remote.remote(one.as_dict(), about, self.desk, begun)] = one
             ready, _ = ray.wait(list(doing), num_returns=1, timeout=0.3)
@@ -319,7 +352,19 @@ class Cluster:
                         continue
                     said = self._failed(one, LOST)
                 self._take(one, said.pop("files", None))
+                claims.pop(one.name).release()
                 hear(said)
+
+    def _claim(self, one: Experiment, claims: dict[str, FileLock]) -> bool:
+        """Make a run ours, unless another sweep has it or has just done it."""
+        lock = claimed(self.out / one.name)
+        if lock is None:
+            return False
+        if held(self.out / one.name / ".lock") or (self.out / one.name / RESULT).is_file():
+            lock.release()
+            return False
+        claims[one.name] = lock
+        return True
 
     def _failed(self, one: Experiment, reason: str) -> dict[str, Any]:
         write_json(self.out / one.name / FAILED, {"reason": reason, "trace": ""})

@@ -21,6 +21,7 @@ from ccmcl.progress import Reporter, Silent
 from ccmcl.records import FAILED
 from ccmcl.running import Stopped, run
 from ccmcl.store import Busy, RunFolder
+from ccmcl.sweep import CLAIM, held
 from ccmcl.workers import Crew, Workers
 
 TELL_SECONDS = 0.2
@@ -52,6 +53,8 @@ def attempt(
     out, data_dir = Path(about["out"]), about["data_dir"] and Path(about["data_dir"])
     compute = Compute(about["compile"], about["device"], about.get("workers"))
     try:
+        if not about.get("claimed") and held(out / experiment.name / CLAIM):
+            return {"outcome": "busy"}
         if about.get("tensorboard"):
             from ccmcl.tensorboard import Curves
 

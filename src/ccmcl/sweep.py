@@ -19,6 +19,7 @@ from ccmcl.experiment import Experiment, check_type
 from ccmcl.records import CONFIG, FAILED, RESULT, read_failure
 
 MOST = 100_000
+CLAIM, LOOK_SECONDS = ".claim", 0.3
 DONE, RUNNING, BEGUN, FAILING, WAITING = "done", "running", "begun", "failed", "to do"
 STATES = (DONE, RUNNING, BEGUN, WAITING, FAILING)
 Words = dict[str, Any]
@@ -135,10 +136,15 @@ def standing(experiment: Experiment, folder: Path) -> Standing:
 
 
 def at_work(folder: Path) -> bool:
-    """Tell whether a process is at work in a run folder."""
-    if not (folder / ".lock").is_file():
+    """Tell whether a process is at work on a run, here or wherever it has handed it."""
+    return held(folder / ".lock") or held(folder / CLAIM)
+
+
+def held(path: Path) -> bool:
+    """Tell whether a process holds a lock."""
+    if not path.is_file():
         return False
-    lock = FileLock(folder / ".lock")
+    lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -147,6 +153,20 @@ def at_work(folder: Path) -> bool:
         return False
     lock.release()
     return False
+
+
+def claimed(folder: Path) -> FileLock | None:
+    """Claim a run that will be done out of reach of this folder; None if another process has it.
+
+    The claim goes with the process that holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / CLAIM)
+    try:
+        lock.acquire(timeout=LOOK_SECONDS)
+    except Timeout:
+        return None
+    return lock
 
 
 def sweep(
