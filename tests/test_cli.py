@@ -220,6 +220,8 @@ def test_number_can_follow_after_a_space(out: Path, capsys: Capture) -> None:
         (["sweep", "--rate=fast"], "--rate takes numbers"),
         (["sweep", "--method=joint", "--workers=0"], "workers must be from 1"),
         (["sweep", "--method=joint", "--engine=steam"], "no engine 'steam'"),
+        (["sweep", "--method=joint", "--device=gpu"], "no device 'gpu'"),
+        (["sweep", "--method=joint", "--compile=yes"], "no compile 'yes'"),
         (["results", "nowhere"], "no folder nowhere"),
         (["data", "minst"], "did you mean 'mnist'"),
         (["data", "missing.npz"], "missing.npz"),

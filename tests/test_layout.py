@@ -20,6 +20,7 @@ TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in FILES.items(
 FLOW = [
     "errors",
     "files",
+    "locks",
     "catalogue",
     "budget",
     "tensor_files",

@@ -212,6 +212,23 @@ def test_damaged_memory_is_left_out_and_the_rest_is_shown(runs: Path, tmp_path: 
     assert "data:image" not in make(list(read_runs(tmp_path)), "title")
 
 
+def test_data_sets_with_odd_names_and_equal_beginnings_are_drawn_each(tmp_path: Path) -> None:
+    names = [r"C:\data\1.npz", "/d/a b.npz", "/d/a-b.npz", "tab\t and \x1b.npz"]
+    for name in names:
+        finished(tmp_path, dataset=name, method="finetune")
+        finished(tmp_path, dataset=name, method="composite")
+    records = list(read_runs(tmp_path))
+    text = make(records, "title")
+    assert "\x1b" not in text
+    assert len(set(write_figures(records, tmp_path / "figures"))) == 4 * len(names)
+
+
+def test_memory_of_very_many_classes_is_drawn_in_part(tmp_path: Path) -> None:
+    names = tuple(map(str, range(700)))
+    finished(tmp_path, names=names, shape=(1, 28, 28), dataset="many.npz", pictures=True)
+    assert "data:image/webp" in make(list(read_runs(tmp_path)), "title")
+
+
 def test_the_same_runs_make_the_same_page(runs: Path) -> None:
     records = list(read_runs(runs))
     assert make(records, "title") == make(records, "title")

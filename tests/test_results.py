@@ -112,6 +112,51 @@ def test_damaged_result_is_named(runs: Path) -> None:
         list(read_runs(runs))
 
 
+@pytest.mark.parametrize(
+    ("file", "changed"),
+    [
+        ("result", {"accuracy": float("nan")}),
+        ("result", {"accuracy": float("inf")}),
+        ("result", {"accuracy": "high"}),
+        ("result", {"accuracies": [None] * 5}),
+        ("result", {"groups": [[0.0]] * 5}),
+        ("result", {"groups": [[99]] * 5}),
+        ("result", {"matrix": [[0.5]]}),
+        ("result", {"memory": {"bytes": 10**400}}),
+        ("result", {"memory": {"bytes": -1}}),
+        ("cost", {"operations": "x"}),
+        ("cost", {"operations": None}),
+        ("cost", {"seconds": float("nan")}),
+        ("cost", {"seconds": -1.0}),
+        ("cost", {"machine": {"threads": 0}}),
+        ("config", {"experiment": {"ratio": 10**400}}),
+        ("config", {"experiment": 3}),
+    ],
+    ids=str,
+)
+def test_folder_with_nonsense_in_it_is_one_sentence(
+    tmp_path: Path, capsys: Capture, file: str, changed: dict[str, Any]
+) -> None:
+    folder = finished(tmp_path, 0.5)
+    path = folder.path / f"{file}.json"
+    values = json.loads(path.read_text())
+    if file == "config" and isinstance(changed["experiment"], dict):
+        changed = {"experiment": {**values["experiment"], **changed["experiment"]}}
+    path.write_text(json.dumps({**values, **changed}))
+    for command in (["results", str(tmp_path)], ["report", str(tmp_path), "--out", str(tmp_path / "page.html")]):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 2
+        assert folder.path.name in capsys.readouterr().err or file == "config"
+
+
+def test_control_signs_do_not_reach_the_terminal(tmp_path: Path, capsys: Capture) -> None:
+    finished(tmp_path, 0.5, dataset="\x1b[31mred.npz")
+    for form in FORMATS:
+        main(["results", str(tmp_path), "--format", form])
+        assert "\x1b" not in capsys.readouterr().out, form
+
+
 def test_no_finished_run_is_a_sentence(tmp_path: Path, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["results", str(tmp_path)])

@@ -20,11 +20,12 @@ from ccmcl import store
 from ccmcl.errors import InputError, StorageError
 from ccmcl.evaluate import Scores
 from ccmcl.experiment import Experiment
+from ccmcl.files import check_writable
 from ccmcl.loop import State, counter
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels
 from ccmcl.methods import Learner
 from ccmcl.nets import ConvNet, Params
-from ccmcl.store import Progress, RunFolder, check_writable
+from ccmcl.store import Progress, RunFolder
 from ccmcl.tensor_files import write_tensors
 
 EXPERIMENT = Experiment.of(width=4)

@@ -24,10 +24,11 @@ from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 from ccmcl.files import write_json
 from ccmcl.local import Local
+from ccmcl.locks import claimed
 from ccmcl.records import FAILED
 from ccmcl.running import run
 from ccmcl.store import RunFolder
-from ccmcl.sweep import BEGUN, DONE, FAILING, RUNNING, WAITING, claimed, expand, read_sweep, survey, sweep
+from ccmcl.sweep import BEGUN, DONE, FAILING, RUNNING, WAITING, expand, read_sweep, survey, sweep
 
 TINY: dict[str, Any] = {
     "width": 4,
@@ -154,6 +155,45 @@ def test_run_that_was_handed_elsewhere_is_left_alone_here(tmp_path: Path) -> Non
     assert outcomes == {one.name: "busy", other.name: "finished"}
     claim.release()
     assert [standing.state for standing in sweep([one], tmp_path, Local(1, tmp_path, device="cpu"))] == [DONE]
+
+
+def test_run_that_failed_in_another_sweep_is_not_tried_again_unasked(tmp_path: Path) -> None:
+    one = tiny(method="finetune")
+    write_json(tmp_path / one.name / FAILED, {"reason": "it rained"})
+    said: list[dict[str, Any]] = []
+    Local(1, tmp_path, device="cpu")([one], said.append)
+    assert said[-1] == {"done": one.name, "outcome": "failed", "reason": "it rained"}
+    run(one, tmp_path)  # asked for by itself, it is done
+    assert survey([one], tmp_path)[0].state == DONE
+    assert not (tmp_path / one.name / FAILED).exists()
+
+
+@pytest.mark.parametrize("damaged", ["failed.json", "cost.json"])
+def test_damaged_side_files_do_not_stop_a_sweep(tmp_path: Path, capsys: Capture, damaged: str) -> None:
+    done = run(tiny(method="finetune"), tmp_path)
+    (done.path / damaged).write_text("{")
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in TINY.items()]
+    main(["sweep", *flags, "--method=finetune", "--seed=0,1", "--dry-run", f"--out={tmp_path}"])
+    assert "1 of 2 to do" in capsys.readouterr().out
+
+
+def test_stopped_before_it_began_an_engine_does_nothing(tmp_path: Path) -> None:
+    engine = Local(1, tmp_path, device="cpu")
+    engine.stop()
+    found = sweep([tiny(method="finetune")], tmp_path, engine)
+    assert [one.state for one in found] == [WAITING]
+
+
+def test_runs_finished_by_others_are_counted(tmp_path: Path) -> None:
+    one = tiny(method="finetune")
+    said: list[dict[str, Any]] = []
+
+    def act(one: Experiment) -> str:
+        run(one, tmp_path)  # by another process
+        return "busy"
+
+    sweep([one], tmp_path, Here(tmp_path, act), said.append, wait=0.0)
+    assert said[-1] == {"done": one.name, "outcome": "finished elsewhere"}
 
 
 class Here:

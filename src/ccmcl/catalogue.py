@@ -34,4 +34,6 @@ SHAPES: Mapping[str, tuple[int, int, int]] = {
 }
 METHODS = ("composite", "condensation", "rehearsal", "bic", "finetune", "joint")
 OPTIMISERS = ("sgd", "rmsprop", "adam")
+COMPILE = ("auto", "on", "off")
+DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("float32", "bfloat16")

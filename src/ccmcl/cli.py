@@ -106,11 +106,12 @@ def show(
     json: Json = False,
 ) -> None:
     """Tell what a run or a memory file holds and how large it is."""
+    from ccmcl.files import check_writable
     from ccmcl.memory import Memory
     from ccmcl.memory_file import load_memory
     from ccmcl.pictures import draw_memory
     from ccmcl.running import size_of
-    from ccmcl.store import RunFolder, check_writable
+    from ccmcl.store import RunFolder
     from ccmcl.terminal import contents, experiences, summary
 
     folder = RunFolder.existing(path) if path.is_dir() else None

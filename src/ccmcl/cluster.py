@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import shutil
 import socket
 import tempfile
 import time
@@ -20,8 +21,8 @@ from filelock import FileLock
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment, from_dict
 from ccmcl.files import write, write_json
+from ccmcl.locks import LOCK, claimed
 from ccmcl.records import FAILED, RESULT
-from ccmcl.sweep import claimed, held
 from ccmcl.workers import LOST
 
 try:
@@ -137,7 +138,8 @@ def do_run(settings: dict[str, Any], about: dict[str, Any], desk: Any, files: Fi
     experiment = from_dict(settings)
     teller = Teller(desk, experiment.name)
 
-    if ray.get(desk.tell.remote({"run": experiment.name, "about": "waits", "step": 0, "total": 1})):
+    teller.begin(experiment.name, {})
+    if teller.stopping:
         return {"done": experiment.name, "outcome": "stopped"}
 
     def crew(count: int, told: dict[str, Any]) -> Classes:
@@ -296,7 +298,9 @@ class Cluster:
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise InputError(f"There is no Ray cluster at {self.address} ({error}).") from error
         elif not was_there:
-            ray.init(num_cpus=self.cores, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+            ray.init(
+                address="local", num_cpus=self.cores, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet
+            )
         try:
             yield
         finally:
@@ -310,7 +314,12 @@ class Cluster:
             self.desk.stop.remote()
         waiting, deaths = list(experiments), Counter[str]()
         room = max(1, int(ray.cluster_resources().get("CPU", 1)) // self.threads)  # type: ignore[no-untyped-call]
-        apart = room > len(experiments)
+        gpus = int(self.device == "cuda")
+        apart = not gpus and room > len(experiments)  # a run that waits for its classes keeps its GPU
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        largest = max(node.get("CPU", 0) for node in nodes)
+        if largest < self.threads:
+            raise InputError(f"A run asks for {self.threads} CPUs; no node has more than {largest:g}: give --threads.")
         about = {
             "out": str(self.out.resolve()),
             "mark": mark,
@@ -323,7 +332,6 @@ class Cluster:
             "claimed": True,
             "workers": 1024 if apart else 1,
         }
-        gpus = int(self.device == "cuda")
         remote = ray.remote(do_run).options(num_cpus=self.threads, num_gpus=gpus, max_retries=0)
         doing: dict[Any, Experiment] = {}
         claims: dict[str, FileLock] = {}
@@ -360,7 +368,7 @@ class Cluster:
         lock = claimed(self.out / one.name)
         if lock is None:
             return False
-        if held(self.out / one.name / ".lock") or (self.out / one.name / RESULT).is_file():
+        if (self.out / one.name / RESULT).is_file():
             lock.release()
             return False
         claims[one.name] = lock
@@ -373,6 +381,9 @@ class Cluster:
     def _take(self, one: Experiment, files: Files | None) -> None:
         """Put a run that was done elsewhere into the folder."""
         place = self.out / one.name
-        if not files or (place / "result.json").is_file():
+        if not files or (place / RESULT).is_file():
             return
-        unpacked(files, place)
+        with FileLock(place / LOCK):
+            unpacked(files, place)
+            if RESULT in files:
+                shutil.rmtree(place / "resume", ignore_errors=True)

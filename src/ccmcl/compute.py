@@ -10,14 +10,13 @@ import torch
 
 from ccmcl import work
 from ccmcl.budget import images_of
+from ccmcl.catalogue import COMPILE, DEVICES
 from ccmcl.compiling import Graphs, has_compiler
 from ccmcl.engine import Engine
 from ccmcl.errors import InputError, nearest
 from ccmcl.methods import METHODS, Plan
 
 log = logging.getLogger("ccmcl")
-COMPILE = ("auto", "on", "off")
-DEVICES = ("auto", "cpu", "cuda", "mps")
 WORTH_COMPILING = 2e13
 """Operations from which compiling earns back its time: three or four minutes of two cores."""
 WORTH_WORKERS = 1e11

@@ -33,7 +33,7 @@ class Estimate:
         """Take note of what a finished run took."""
         seconds, machine = cost.get("seconds"), cost.get("machine")
         threads = machine.get("threads") if isinstance(machine, dict) else None
-        if isinstance(seconds, float) and isinstance(threads, int):
+        if isinstance(seconds, float) and isinstance(threads, int) and seconds > 0:
             self.seen.setdefault(kind(experiment), []).append(seconds * threads)
 
     def seconds(self, experiment: Experiment) -> float | None:

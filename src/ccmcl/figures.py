@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import re
 from collections.abc import Callable, Sequence
@@ -107,7 +108,11 @@ def over_buffer(dataset: str, rows: Sequence[Row]) -> Figure:
     for key, line in lines.items():
         if key in flat:
             axes.axhline(
-                100 * line[0][1].accuracy.mean, ls=":", lw=1.2, color=COLOURS[key[0]], label=shortened("".join(key))
+                100 * line[0][1].accuracy.mean,
+                ls=":",
+                lw=1.2,
+                color=COLOURS[key[0]],
+                label=shortened(printable("".join(key))),
             )
         else:
             draw(axes, key, line)
@@ -204,6 +209,6 @@ def inline(figure: Figure, name: str, about: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"font: [^;\"]*?(\d+(?:\.\d+)?)px[^;\"]*", r"font-size: \1px", text)
     text = text.replace(INK, "var(--ink)").replace(LINE, "var(--line)")
-    spoken = about.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    begun = f'<svg role="img" aria-label="{html.escape(printable(about))}" '
     width = re.compile(r'<svg ([^>]*?)(?:width|height)="[^"]*"([^>]*?)(?:width|height)="[^"]*"')
-    return width.sub(rf'<svg role="img" aria-label="{spoken}" \1\2', text, count=1)
+    return width.sub(lambda found: begun + found[1] + found[2], text, count=1)

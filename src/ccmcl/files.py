@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import secrets
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,10 @@ def storage_error(path: Path, error: OSError) -> StorageError:
     return StorageError(f"Cannot write {path}: {reason}. What was saved before is untouched.")
 
 
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is not a number")
+
+
 def write_json(path: Path, value: object) -> None:
     """Write JSON for people and programs: sorted, indented, no NaN."""
     write(
@@ -62,7 +67,7 @@ def write_json(path: Path, value: object) -> None:
 def read_json(path: Path) -> Any:
     """Read JSON, or say what is wrong with it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
     except OSError as error:
         raise InputError(f"Cannot read {path}: {(error.strerror or str(error)).lower()}.") from error
     except (ValueError, RecursionError) as error:
@@ -73,3 +78,14 @@ def first_line(error: BaseException) -> str:
     """Shorten another library's message to what fits into a sentence."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def check_writable(out: Path | str) -> None:
+    """Make sure that runs can be written below ``out``, before any work is done."""
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):  # has no name, so no crash can leave it
+            pass
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"Cannot write to the output directory {out}: {reason}.") from error

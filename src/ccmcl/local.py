@@ -46,6 +46,8 @@ class Local:
                 write_json(self.out / words["done"] / FAILED, {"reason": words["reason"], "trace": ""})
             hear(words)
 
+        if self.stopping:
+            return
         self.pool = Workers(self.workers, about, "ccmcl.runner", forgiving=True)
         try:
             self.pool([{"name": one.name, "experiment": one.as_dict()} for one in experiments], note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,6 +16,7 @@ from matplotlib.figure import Figure
 
 from ccmcl import figures
 from ccmcl._version import __version__
+from ccmcl.errors import printable
 from ccmcl.experiment import Experiment
 from ccmcl.files import write
 from ccmcl.published import paper_figure
@@ -39,10 +41,13 @@ class Chart:
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
     """Draw every figure that the runs have something for."""
-    made = []
+    made, stems = [], Counter[str]()
     for dataset in dict.fromkeys(row.experiment.dataset for row in rows):
         of_set = [row for row in rows if row.experiment.dataset == dataset]
-        stem = "".join(sign if sign.isalnum() else "-" for sign in dataset)[:60]
+        stem = "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in dataset)[-60:]
+        stems[stem] += 1
+        if stems[stem] > 1:
+            stem += f"-{stems[stem]}"
         if any(figures.buffer_of(row) for row in of_set):
             about = f"Accuracy over buffer size on {dataset}"
             made.append(Chart(f"{stem}-buffer", "buffer", about, figures.over_buffer(dataset, of_set)))
@@ -103,7 +108,7 @@ def all_pictures(records: Sequence[Record]) -> dict[Path, dict[str, Any]]:
 
 def embedded(value: object) -> Markup:
     """Write data for a script element: nothing in it can end the element or begin a comment."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return Markup(text)  # noqa: S704
@@ -118,7 +123,9 @@ def make(records: Sequence[Record], title: str) -> str:
         svg = Markup(figures.inline(chart.figure, chart.name, chart.about))  # noqa: S704
         sections.setdefault(chart.section, []).append((chart.name, svg))
     ordered = sorted(records, key=lambda record: (*order(table([record])[0]), record.experiment.seed))
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=shown
+    )
     template = environment.from_string(files("ccmcl").joinpath("page.html").read_text("utf-8"))
     return template.render(
         title=title,
@@ -129,6 +136,11 @@ def make(records: Sequence[Record], title: str) -> str:
         sections=sections,
         data=embedded({"runs": [run_data(one, pictures.get(one.path)) for one in ordered], "helps": helps()}),
     )
+
+
+def shown(value: object) -> object:
+    """Keep signs that are not for reading out of the page's text; what is markup already stays as it is."""
+    return printable(value) if type(value) is str else value
 
 
 def helps() -> dict[str, str]:

@@ -11,6 +11,7 @@ from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment, from_dict
 from ccmcl.files import read_json
 
+LARGE = 1 << 62
 CONFIG, RESULT, COST, FAILED = "config.json", "result.json", "cost.json", "failed.json"
 EXPECTED: dict[str, type] = {
     "accuracy": float,
@@ -57,21 +58,41 @@ def sound(result: dict[str, Any]) -> bool:
     groups, classes, matrix = result["groups"], range(len(result["classes"])), result["matrix"]
     return (
         len(groups) == len(matrix) == len(result["accuracies"])
-        and all(isinstance(share, int | float) for share in result["accuracies"])
-        and all(isinstance(group, list) and all(k in classes for k in group) for group in groups)
+        and all(share_like(share) for share in result["accuracies"])
+        and all(share_like(result[name]) for name in ("accuracy", "incremental_accuracy", "forgetting"))
+        and all(isinstance(group, list) and all(type(k) is int and k in classes for k in group) for group in groups)
         and all(isinstance(line, list) and len(line) == len(groups) for line in matrix)
-        and all(share is None or isinstance(share, int | float) for line in matrix for share in line)
-        and all(isinstance(count, int) for count in result["memory"].values())
+        and all(share is None or share_like(share) for line in matrix for share in line)
+        and all(type(count) is int and 0 <= count < LARGE for count in result["memory"].values())
     )
+
+
+def share_like(value: object) -> bool:
+    """Tell whether a value can be a share, or a difference of two."""
+    return isinstance(value, int | float) and -1 <= value <= 1
 
 
 def read_cost(folder: Path) -> dict[str, Any]:
     """Read what a run took; nothing where it was not kept."""
     path = folder / COST
     values = read_json(path) if path.is_file() else {}
-    if not isinstance(values, dict) or not isinstance(values.get("seconds", 0.0), float):
+    if not isinstance(values, dict) or not plausible(values):
         raise InputError(f"{path} does not hold the cost of a run.")
     return values
+
+
+def plausible(cost: dict[str, Any]) -> bool:
+    """Tell whether what is read from a cost has the shape it should have."""
+    seconds, work, machine = cost.get("seconds", 0.0), cost.get("operations", 0), cost.get("machine", {})
+    return (
+        isinstance(seconds, float)
+        and 0 <= seconds < LARGE
+        and type(work) is int
+        and 0 <= work < LARGE**2
+        and isinstance(machine, dict)
+        and type(machine.get("threads", 1)) is int
+        and machine.get("threads", 1) >= 1
+    )
 
 
 def read_failure(folder: Path) -> str | None:
@@ -79,7 +100,10 @@ def read_failure(folder: Path) -> str | None:
     path = folder / FAILED
     if not path.is_file():
         return None
-    values = read_json(path)
+    try:
+        values = read_json(path)
+    except InputError:
+        values = None
     return str(values["reason"]) if isinstance(values, dict) and "reason" in values else "unknown"
 
 

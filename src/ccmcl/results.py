@@ -173,6 +173,7 @@ def as_csv(rows: Sequence[Row]) -> str:
     for row in rows:
         parts = [getattr(getattr(row, name), part) for name in MEASURES for part in ("mean", "std")]
         settings = [getattr(row.experiment, name) for name in names]
+        settings = [printable(value) if isinstance(value, str) else value for value in settings]
         writer.writerow([*settings, row.n, *parts, row.bytes, row.scalars, row.seconds, row.operations])
     return file.getvalue().rstrip("\n")
 

@@ -6,6 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,10 @@ from ccmcl.experiment import Experiment, from_dict
 from ccmcl.files import write_json
 from ccmcl.pipes import Say, opened
 from ccmcl.progress import Reporter, Silent
-from ccmcl.records import FAILED
+from ccmcl.records import FAILED, read_failure
 from ccmcl.running import Stopped, run
 from ccmcl.store import Busy, RunFolder
-from ccmcl.sweep import CLAIM, held
-from ccmcl.workers import Crew, Workers
+from ccmcl.workers import Crew, WorkerError, Workers
 
 TELL_SECONDS = 0.2
 
@@ -51,28 +51,31 @@ def attempt(
 ) -> dict[str, str]:
     """Do one run, and say how it went: whatever goes wrong with it is a reason, and the next is not in danger."""
     out, data_dir = Path(about["out"]), about["data_dir"] and Path(about["data_dir"])
-    compute = Compute(about["compile"], about["device"], about.get("workers"))
-    try:
-        if not about.get("claimed") and held(out / experiment.name / CLAIM):
-            return {"outcome": "busy"}
-        if about.get("tensorboard"):
-            from ccmcl.tensorboard import Curves
+    place, curves = RunFolder.of(out, experiment), None
+    if (reason := read_failure(place.path)) is not None:  # in another sweep on the same folder
+        return {"outcome": "failed", "reason": reason}
+    if about.get("tensorboard"):
+        from ccmcl.tensorboard import Curves
 
-            curves = Curves(reporter, out / experiment.name)
-            curves.conclude(run(experiment, out, data_dir, curves, about["every"], compute, stop, crew))
-        else:
-            run(experiment, out, data_dir, reporter, about["every"], compute, stop, crew)
+        reporter = curves = Curves(reporter, place.path)
+    try:
+        compute = Compute(about["compile"], about["device"], about.get("workers"))
+        claimed = bool(about.get("claimed"))
+        run(experiment, out, data_dir, reporter, about["every"], compute, stop, crew, claimed)
+        if curves is not None:
+            curves.conclude(place)
     except Busy:
         return {"outcome": "busy"}
     except Stopped:
         return {"outcome": "stopped"}
-    except StorageError as error:  # the fault of the disk, not of the run
-        return {"outcome": "failed", "reason": str(error)}
     except Exception as error:
+        if isinstance(error, StorageError) and not isinstance(error, WorkerError):  # the fault of the disk
+            return {"outcome": "failed", "reason": str(error)}
         foreseen = isinstance(error, InputError)
         reason = str(error) if foreseen else f"{type(error).__name__}: {error}"
         trace = "" if foreseen else traceback.format_exc()
-        write_json(RunFolder.of(out, experiment).path / FAILED, {"reason": reason, "trace": trace})
+        with suppress(StorageError):
+            write_json(place.path / FAILED, {"reason": reason, "trace": trace})
         return {"outcome": "failed", "reason": reason}
     return {"outcome": "finished"}
 

@@ -17,12 +17,14 @@ from ccmcl.data import Dataset, Images, load
 from ccmcl.errors import InputError
 from ccmcl.evaluate import Scores, confusion, tally
 from ccmcl.experiment import Experiment
+from ccmcl.files import check_writable
+from ccmcl.locks import CLAIM, held
 from ccmcl.loop import CPU, Job, State, generator_for, placed, section
 from ccmcl.memory import Memory
 from ccmcl.methods import METHODS, Learner, Plan, check, everything, plan_steps
 from ccmcl.planning import plan_of
 from ccmcl.progress import Reporter, Silent
-from ccmcl.store import Progress, RunFolder, check_writable
+from ccmcl.store import Busy, Progress, RunFolder
 from ccmcl.stream import Stream, class_order
 from ccmcl.system import give_back_freed_memory
 from ccmcl.workers import Crew, Workers
@@ -43,11 +45,13 @@ def run(
     compute: Compute = Compute(),  # noqa: B008
     stop: Callable[[], bool] = lambda: False,
     crew: Callable[[int, dict[str, Any]], Crew] = Workers,
+    claimed: bool = False,
 ) -> RunFolder:
     """Do an experiment, or go on with it, or find it done; its folder has the result.
 
     As soon as ``stop`` says so, where it has come to is kept and ``Stopped`` is raised. ``crew`` makes what does jobs
-    side by side, from how many there may be and what they must know.
+    side by side, from how many there may be and what they must know. A run that another process has claimed is
+    ``Busy``, unless it is done for that one (``claimed``).
 
     >>> import tempfile
     >>> tiny = Experiment.of(method="rehearsal", budget="20", steps=2, width=4, per_experience="5")
@@ -65,6 +69,8 @@ def run(
     check_writable(out)
     folder.open(experiment, data.fingerprint)
     with folder.locked():
+        if not claimed and held(folder.path / CLAIM):
+            raise Busy(f"{folder.path} is being worked on by another process.")
         if folder.finished:
             folder.clear()
             return folder

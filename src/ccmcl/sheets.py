@@ -13,11 +13,12 @@ from PIL import Image
 from torch import Tensor
 
 from ccmcl.errors import InputError
-from ccmcl.memory import Composite, eight_bit
+from ccmcl.memory import Composite, Memory, eight_bit
 from ccmcl.store import RunFolder
 
 COLUMNS = 8
 """Images of a class that are shown."""
+MOST_CLASSES = 100
 GAP, GREY = 1, 128
 QUALITY = 82
 
@@ -45,6 +46,7 @@ def pictures(folder: RunFolder) -> dict[str, Any] | None:
     memory, names = folder.memory()
     if not memory:
         return None
+    memory = Memory({label: memory[label] for label in list(memory)[:MOST_CLASSES]})
     first = next(iter(memory.values())).images()
     kinds = {kept.kind for kept in memory.values()}
     titles = {"exemplars": "stored examples", "pixels": "free images", "composite": "composites"}
@@ -89,8 +91,8 @@ def drawn(folder: RunFolder, room: int) -> dict[str, Any] | None:
         found = pictures(folder)
         if found is None or len(str(found)) > room:
             return None
-        formed = forming(folder, list(folder.memory()[0]))
-    except InputError:
+        formed = forming(folder, list(folder.memory()[0])[:MOST_CLASSES])
+    except (InputError, ValueError, OSError):  # damaged, or of no shape that can be drawn
         return None
     if formed is not None and len(str(found)) + len(str(formed)) <= room:
         found["forming"] = formed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,16 +20,14 @@ from ccmcl.errors import InputError
 from ccmcl.evaluate import Tally
 from ccmcl.experiment import Experiment
 from ccmcl.files import read_json, storage_error, write_json
+from ccmcl.locks import LOCK, LOOK_SECONDS
 from ccmcl.loop import CPU, State, placed, prefixed, section
 from ccmcl.memory import Memory
 from ccmcl.memory_file import load_memory, pack, save_memory, unpack
 from ccmcl.methods import Learner
 from ccmcl.nets import Params
-from ccmcl.records import CONFIG, COST, RESULT, read_cost, read_experiment, read_result
+from ccmcl.records import CONFIG, COST, FAILED, RESULT, read_cost, read_experiment, read_result
 from ccmcl.tensor_files import read_tensors, write_tensors
-
-LOOK_SECONDS = 0.3
-"""Others hold a lock for a moment only to see whether anybody else does."""
 
 
 class Busy(InputError):  # noqa: N818
@@ -144,13 +141,13 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes out of an unfinished run; the lock goes with the process that held it."""
-        lock = FileLock(self.path / ".lock")
+        lock = FileLock(self.path / LOCK)
         try:
             lock.acquire(timeout=LOOK_SECONDS)
         except Timeout:
             raise Busy(f"{self.path} is being worked on by another process.") from None
         except OSError as error:
-            raise storage_error(self.path / ".lock", error) from error
+            raise storage_error(self.path / LOCK, error) from error
         try:
             yield
         finally:
@@ -273,19 +270,9 @@ class RunFolder:
     def clear(self) -> None:
         """Remove what a finished run no longer needs."""
         shutil.rmtree(self.resume, ignore_errors=True)
+        (self.path / FAILED).unlink(missing_ok=True)
         for left in self.path.glob(".*.tmp"):
             left.unlink(missing_ok=True)
 
     def _job(self, name: str) -> Path:
         return self.resume / f"job-{name.replace(' ', '-')}.safetensors"
-
-
-def check_writable(out: Path | str) -> None:
-    """Make sure that runs can be written below ``out``, before any work is done."""
-    try:
-        Path(out).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):  # has no name, so no crash can leave it
-            pass
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"Cannot write to the output directory {out}: {reason}.") from error

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,9 +18,11 @@ from rich.text import Text
 
 from ccmcl import results as tables
 from ccmcl.board import Board
+from ccmcl.catalogue import COMPILE, DEVICES
 from ccmcl.errors import InputError, nearest, printable
 from ccmcl.estimate import Estimate
 from ccmcl.experiment import Experiment
+from ccmcl.files import check_writable
 from ccmcl.local import Local
 from ccmcl.options import (
     Changes,
@@ -74,8 +76,9 @@ def sweep(
 
     Stopped at any moment, the same command goes on. Several such commands on one folder share the work.
     """
-    if engine not in ENGINES:
-        raise InputError(f"There is no engine {engine!r}: {nearest(engine, ENGINES)}.")
+    for name, value, known in (("engine", engine, ENGINES), ("compile", compile, COMPILE), ("device", device, DEVICES)):
+        if value not in known:
+            raise InputError(f"There is no {name} {value!r}: {nearest(value, known)}.")
     if workers is not None and not 1 <= workers <= 1024:
         raise InputError(f"The number of workers must be from 1 to 1024, not {workers}.")
     asked = _asked(file, lists(settings), data_dir)
@@ -83,30 +86,38 @@ def sweep(
     screen = console()
     if not (json or quiet):
         screen.print(_overview(asked.title, standings))
-    cores = checked_threads(threads) or os.cpu_count() or 1
     left = [one.experiment for one in standings if one.state != DONE and (retry_failed or one.state != FAILING)]
+    cores = checked_threads(threads) or os.cpu_count() or 1
+    # A run has as many threads whatever else is left, so that it goes on as it was begun.
+    each = max(1, cores // (workers or cores)) if address is None else threads or 1
     at_once = max(1, min(workers or cores, len(left)))
-    clock = Clock(Path(out), asked.experiments, at_once * max(1, cores // at_once))
+    clock = Clock(out, asked.experiments, at_once * each)
     if left and not (json or quiet):
         screen.print(f"{len(left)} of {len(standings)} to do, {clock}", markup=False)
     if left and not dry_run:
-        each = max(1, cores // at_once)
-        chosen: Engine
-        if engine == "ray":
-            if address is None:  # Ray reads this when it is loaded: it shall listen on the loopback alone
-                os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-            from ccmcl.cluster import Cluster
-
-            local_cores = None if address else cores
-            chosen = Cluster(
-                out, address, each, local_cores, data_dir, compile, device, checkpoint_seconds, tensorboard
-            )
-        else:
-            chosen = Local(at_once, out, each, data_dir, compile, device, checkpoint_seconds, tensorboard)
+        check_writable(out)
+        shared = (data_dir, compile, device, checkpoint_seconds, tensorboard)
+        chosen = _on_ray(out, address, each, cores, *shared) if engine == "ray" else _here(at_once, out, each, *shared)
         standings = _through(asked, out, chosen, clock, left, retry_failed, quiet or json)
-    _conclude(asked, standings, Path(out), json, dry_run)
-    if any(one.state == FAILING for one in standings) and not dry_run:
+    _conclude(asked, standings, out, json, dry_run)
+    if any(one.state != DONE for one in standings) and not dry_run:
         sys.exit(1)
+
+
+def _here(at_once: int, out: Path, each: int, data_dir: Path | None, compile: str, device: str, *rest: Any) -> Engine:
+    if device not in ("auto", "cpu"):  # said once, before every run says it
+        from ccmcl.compute import device_of
+
+        device_of(device)
+    return Local(at_once, out, each, data_dir, compile, device, *rest)
+
+
+def _on_ray(out: Path, address: str | None, each: int, cores: int, *rest: Any) -> Engine:
+    if address is None:  # Ray reads this when it is loaded: it shall listen on the loopback alone
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    from ccmcl.cluster import Cluster
+
+    return Cluster(out, address, each, None if address else cores, *rest)
 
 
 def results(
@@ -168,8 +179,9 @@ class Clock:
         for name, one in by_name.items():
             if name not in self.learned and (self.out / name / RESULT).is_file():
                 self.learned.add(name)
-                self.estimate.learn(one, read_cost(self.out / name))
-        seconds, whole = self.estimate.total([by_name[name] for name in names])
+                with suppress(InputError):  # it says nothing, so nothing is learned from it
+                    self.estimate.learn(one, read_cost(self.out / name))
+        seconds, whole = self.estimate.total([by_name[name] for name in names if name not in self.learned])
         return seconds / self.cores if whole else None
 
     def __str__(self) -> str:
@@ -222,6 +234,8 @@ def _conclude(asked: Sweep, standings: list[Standing], out: Path, json: bool, dr
     for one in standings:
         if one.state == FAILING:
             screen.print(f"failed: {one.experiment.name}: {printable(one.reason)}", markup=False)
+        elif one.state != DONE and not dry_run:
+            screen.print(f"not finished: {one.experiment.name}", markup=False)
 
 
 def _summaries(standings: list[Standing], out: Path) -> list[dict[str, Any]]:

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from filelock import FileLock, Timeout
-
 from ccmcl.errors import InputError, nearest
 from ccmcl.experiment import Experiment, check_type
+from ccmcl.locks import at_work
 from ccmcl.records import CONFIG, FAILED, RESULT, read_failure
 
 MOST = 100_000
-CLAIM, LOOK_SECONDS = ".claim", 0.3
 DONE, RUNNING, BEGUN, FAILING, WAITING = "done", "running", "begun", "failed", "to do"
 STATES = (DONE, RUNNING, BEGUN, WAITING, FAILING)
 Words = dict[str, Any]
@@ -127,46 +125,12 @@ def standing(experiment: Experiment, folder: Path) -> Standing:
     """Find out where one experiment stands."""
     if (folder / RESULT).is_file():
         return Standing(experiment, DONE)
-    if at_work(folder):
-        return Standing(experiment, RUNNING)
     reason = read_failure(folder)
     if reason is not None:
         return Standing(experiment, FAILING, reason)
+    if at_work(folder):
+        return Standing(experiment, RUNNING)
     return Standing(experiment, BEGUN if (folder / CONFIG).is_file() else WAITING)
-
-
-def at_work(folder: Path) -> bool:
-    """Tell whether a process is at work on a run, here or wherever it has handed it."""
-    return held(folder / ".lock") or held(folder / CLAIM)
-
-
-def held(path: Path) -> bool:
-    """Tell whether a process holds a lock."""
-    if not path.is_file():
-        return False
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return True
-    except OSError:
-        return False
-    lock.release()
-    return False
-
-
-def claimed(folder: Path) -> FileLock | None:
-    """Claim a run that will be done out of reach of this folder; None if another process has it.
-
-    The claim goes with the process that holds it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / CLAIM)
-    try:
-        lock.acquire(timeout=LOOK_SECONDS)
-    except Timeout:
-        return None
-    return lock
 
 
 def sweep(
@@ -188,18 +152,21 @@ def sweep(
     if retry_failed:
         for experiment in left:
             (out / experiment.name / FAILED).unlink(missing_ok=True)
-    while left:
-        ended: dict[str, str] = {}
+    ended: dict[str, str] = {}
 
-        def note(words: Words, ended: dict[str, str] = ended) -> None:
-            if "done" in words:
-                ended[words["done"]] = words["outcome"]
-            hear(words)
+    def note(words: Words) -> None:
+        if "done" in words:
+            ended[words["done"]] = words["outcome"]
+        hear(words)
 
-        engine(left, note)
-        left = [one for one in left if ended.get(one.name) == "busy" and not (out / one.name / RESULT).is_file()]
-        if engine.stopping:
-            break
-        if left:
+    while left and not engine.stopping:
+        free = [one for one in left if not at_work(out / one.name)]
+        if free:
+            engine(free, note)
+        left = [one for one in left if ended.get(one.name, "busy") == "busy"]
+        for one in [one for one in left if (out / one.name / RESULT).is_file()]:
+            note({"done": one.name, "outcome": "finished elsewhere"})
+            left.remove(one)
+        if left and not engine.stopping:
             time.sleep(wait)
     return survey(experiments, out)

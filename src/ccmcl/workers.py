@@ -62,22 +62,26 @@ class Workers:
         while len(self.running) < min(self.count, len(waiting)):
             self.running.append(self._started(len(self.running)))
         for place in range(len(self.running)):
-            if waiting:
+            if waiting and not self.stopping:
                 doing[place] = self._hand(place, waiting.pop(0))
         while doing:
             place, words = self.said.get()
             if words is None:
                 self._buried(self.running[place])
-                self.running[place] = self._started(place)
+                if not self.stopping:
+                    self.running[place] = self._started(place)
                 if place not in doing:
                     continue
                 deaths[name := doing[place]["name"]] += 1
-                if deaths[name] <= MOST_DEATHS:
+                if self.stopping:
+                    words = {"done": name, "outcome": "stopped"}
+                elif deaths[name] <= MOST_DEATHS:
                     self._hand(place, doing[place])
                     continue
-                if not self.forgiving:
+                elif self.forgiving:
+                    words = {"done": name, "outcome": "failed", "reason": LOST, "lost": True}
+                else:
                     raise WorkerError("The worker processes keep dying; is there enough memory? Try --workers 1.")
-                words = {"done": name, "outcome": "failed", "reason": LOST, "lost": True}
             if "error" in words:
                 raise WorkerError(f"A worker failed: {words['error']}")
             heard(words)
@@ -115,17 +119,24 @@ class Workers:
             text=True,
             encoding="utf-8",
             env={**os.environ, "OMP_NUM_THREADS": str(self.about["threads"])},
+            process_group=0,  # the keyboard speaks to this process, which decides for the others
         )
         self._tell(process, self.about)
+        if self.stopping:
+            self._tell(process, {"stop": True})
         threading.Thread(target=self._listen, args=(place, process), daemon=True).start()
         return process
 
     def _listen(self, place: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        with process.stdout as stream:
-            for line in stream:
-                self.said.put((place, json.loads(line)))
-        self.said.put((place, None))
+        try:
+            with process.stdout as stream:
+                for line in stream:
+                    self.said.put((place, json.loads(line)))
+        except ValueError:  # a line cut off: it was killed
+            pass
+        finally:
+            self.said.put((place, None))
 
     def _hand(self, place: int, job: dict[str, Any]) -> dict[str, Any]:
         self._tell(self.running[place], job)
@@ -134,6 +145,6 @@ class Workers:
     @staticmethod
     def _tell(process: subprocess.Popen[str], words: dict[str, Any]) -> None:
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # it is dead, and the listener says so
+        with suppress(BrokenPipeError, ValueError):  # it is dead, and the listener says so, or it was let go
             process.stdin.write(json.dumps(words) + "\n")
             process.stdin.flush()
