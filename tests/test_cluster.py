@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
     "budget": "20",
     "per_experience": "5",
 }
-TABLE = {"method": ["composite", "rehearsal", "bic", "finetune"], "seed": [0, 1, 2], "steps": [150]}
+TABLE = {"method": ["composite", "rehearsal", "bic", "finetune"], "seed": [0, 1, 2], "steps": [80]}
 ENVIRONMENT = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
@@ -125,7 +125,7 @@ def test_node_killed_in_the_middle_no_run_is_lost_or_done_twice(nodes: Nodes, tm
 
 
 def test_process_of_a_run_killed_its_run_is_taken_up_again(nodes: Nodes, tmp_path: Path) -> None:
-    out, table = tmp_path / "runs", {"method": ["rehearsal"], "seed": [0, 1], "steps": [600]}
+    out, table = tmp_path / "runs", {"method": ["rehearsal"], "seed": [0, 1], "steps": [400]}
     process = subprocess.Popen(command(out, nodes.address, table, "--quiet"), env=ENVIRONMENT)
     limit = time.monotonic() + 120
     while not list(out.glob("*/resume/job-*")):

@@ -52,6 +52,12 @@ def outcome(folder: RunFolder) -> dict[str, bytes]:
     return {name: (folder.path / name).read_bytes() for name in OUTCOMES if (folder.path / name).is_file()}
 
 
+def results(folder: RunFolder) -> dict[str, object]:
+    """What came out, but for the settings it came of."""
+    values = {name: value for name, value in folder.result().items() if name != "experiment"}
+    return {**outcome(folder), "result.json": values}
+
+
 @pytest.fixture(scope="module", params=METHODS)
 def method(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -246,7 +252,7 @@ def test_order_of_listing_within_an_experience_does_not_matter(
         )
         for order in ([0, 1, 2, 3, 4], [*first, *second])
     ]
-    assert outcome(made[0]) == outcome(made[1])
+    assert results(made[0]) == results(made[1])
 
 
 def test_order_of_experiences_does_matter(tmp_path: Path) -> None:
@@ -327,7 +333,7 @@ def test_changed_data_are_refused_in_the_middle_of_a_run_too(tmp_path: Path) -> 
 def test_holdout_leaves_the_test_set_untouched(tmp_path: Path, method: str) -> None:
     honest, poisoned = own_data(tmp_path / "a.npz"), own_data(tmp_path / "b.npz", poison=True)
     held, other = (
-        outcome(run(tiny(dataset=str(path), method=method, holdout=20, **OWN), tmp_path / "out"))
+        results(run(tiny(dataset=str(path), method=method, holdout=20, **OWN), tmp_path / "out"))
         for path in (honest, poisoned)
     )
     assert held == other

@@ -295,6 +295,7 @@ FLAGS: dict[str, Any] = {
     "budget": "20",
     "method": "composite,rehearsal,bic,finetune",
     "seed": "0,1,2,3,4,5",
+    "per_experience": "5",
     "workers": 2,
     "threads": 2,
     "checkpoint_seconds": 0.2,
@@ -309,7 +310,10 @@ def command(out: Path, *more: str, **changed: Any) -> list[str]:
 
 def asked(out: Path) -> list[Experiment]:
     told = subprocess.run(command(out, "--dry-run", "--json"), capture_output=True, text=True, check=True)
-    flags = {name: FLAGS[name] for name in ("width", "inner", "matching", "steps", "condense_batch", "budget")}
+    flags = {
+        name: FLAGS[name]
+        for name in ("width", "inner", "matching", "steps", "condense_batch", "budget", "per_experience")
+    }
     names = [one["name"] for one in json.loads(told.stdout)["runs"]]
     methods = ("composite", "rehearsal", "bic", "finetune")
     made = [Experiment.of(**flags, method=method, seed=seed) for seed in range(6) for method in methods]

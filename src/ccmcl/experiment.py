@@ -15,7 +15,7 @@ from ccmcl.budget import Budget
 from ccmcl.catalogue import METHODS, OPTIMISERS, PRECISIONS, SHAPES
 from ccmcl.errors import InputError, nearest
 
-MOST = 1e30
+MOST = 1e300
 FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
 

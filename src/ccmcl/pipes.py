@@ -30,7 +30,10 @@ def opened(stop: threading.Event | None = None) -> tuple[Say, Heard]:
     os.dup2(2, 1)  # whatever else is printed must not get between the lines
 
     def say(**words: object) -> None:
-        print(json.dumps(words), file=out, flush=True)
+        try:
+            print(json.dumps(words), file=out, flush=True)
+        except BrokenPipeError:  # the process that listens is gone; what it wanted is of no use to anybody
+            os._exit(0)
 
     return say, listen(sys.stdin, stop or threading.Event())
 
