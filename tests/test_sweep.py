@@ -314,10 +314,10 @@ def asked(out: Path) -> list[Experiment]:
         name: FLAGS[name]
         for name in ("width", "inner", "matching", "steps", "condense_batch", "budget", "per_experience")
     }
-    names = [one["name"] for one in json.loads(told.stdout)["runs"]]
+    listed = [one["name"] for one in json.loads(told.stdout)["runs"]]
     methods = ("composite", "rehearsal", "bic", "finetune")
     made = [Experiment.of(**flags, method=method, seed=seed) for seed in range(6) for method in methods]
-    assert [one.name for one in made] == names
+    assert [one.name for one in made] == listed
     return made
 
 
