@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,6 @@ from ccmcl.budget import Budget
 from ccmcl.catalogue import METHODS, OPTIMISERS, PRECISIONS, SHAPES
 from ccmcl.errors import InputError, nearest
 
-MOST = 1e300
 FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
 
@@ -95,7 +95,7 @@ class Experiment:
             if getattr(self, name) < 0:
                 raise InputError(f"The setting {name} must not be negative ({getattr(self, name)}).")
         for name in ("ratio", "condense_rate", "rate"):
-            if not 0 < getattr(self, name) < MOST:
+            if not 0 < getattr(self, name) <= sys.float_info.max:
                 raise InputError(f"The setting {name} must be a positive number, not {getattr(self, name)}.")
             object.__setattr__(self, name, float(getattr(self, name)))
         object.__setattr__(self, "budget", str(Budget.parse(self.budget)))
