@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ assert not any(name.startswith("ccmcl.") for name in sys.modules), "the import h
 _hook = install_import_hook("ccmcl", "typecheck.check")
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have had it ignored
 settings.register_profile(
     "ccmcl",
     deadline=None,
