@@ -241,9 +241,18 @@ def logits_of(
     net: ConvNet,
     params: Params,
     pixels: UInt8[Tensor, "n c h w"],
-    batch: int = 500,
+    batch: int = 512,
     device: torch.device = CPU,
 ) -> Float[Tensor, "n k"]:
-    """Compute the logits of pictures, a batch at a time."""
+    """Compute the logits of pictures, a batch at a time.
+
+    The last batch is filled up to a power of two: libraries keep something for every shape they ever met, and a stream
+    brings another number of pictures with every experience.
+    """
     there, dtype = placed(params, device), params["head.bias"].dtype
-    return torch.cat([net(there, unit(part.to(device), dtype)).cpu() for part in torch.split(pixels, batch)])
+    logits = []
+    for part in torch.split(pixels, batch):
+        room = min(batch, 1 << max(0, len(part) - 1).bit_length())
+        filled = torch.cat([part, part[:1].expand(room - len(part), *part.shape[1:])]) if 0 < len(part) < room else part
+        logits.append(net(there, unit(filled.to(device), dtype))[: len(part)].cpu())
+    return torch.cat(logits)
