@@ -1,8 +1,8 @@
-"""Run streams of more and more experiences, and print the peak memory of each run.
+"""Run the same 250 classes in streams of more and more experiences, and print the peak memory of each run.
 
     python benchmarks/many_experiences.py [EXPERIENCES ...]
 
-Two classes of 12×12 pictures an experience; as many test pictures whatever the number of classes.
+Pictures of 12×12 pixels. A stream that brings more *classes* holds more: a larger memory, head and table of answers.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 SETTINGS = "--width 32 --outer 1 --inner 2 --matching 2 --condense-batch 16 --steps 20 --batch 32 --threads 1"
-SIDE, TRAIN, TEST = 12, 40, 2000
+SIDE, TRAIN, TEST, CLASSES = 12, 40, 2000, 250
 
 
-def save_set(path: Path, classes: int) -> None:
+def save_set(path: Path, classes: int = CLASSES) -> None:
     """Write a data set of so many classes, each a random pattern with noise."""
     random = np.random.default_rng(0)
     patterns = random.random((classes, 1, SIDE, SIDE))
@@ -42,10 +42,11 @@ def save_set(path: Path, classes: int) -> None:
 def main(lengths: list[int]) -> None:
     """Run each, and print a line of JSON."""
     with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "patterns.npz"
+        save_set(data)
         for experiences in lengths:
-            data = Path(folder) / f"{experiences}.npz"
-            save_set(data, 2 * experiences)
-            command = ["run", "--dataset", str(data), "--budget", "1/class", "--out", folder, "--json", "--quiet"]
+            command = ["run", "--dataset", str(data), "--per-experience", str(CLASSES // experiences)]
+            command += ["--budget", "1/class", "--out", folder, "--json", "--quiet"]
             ran = subprocess.run(  # noqa: S603
                 [sys.executable, "-m", "ccmcl", *command, *SETTINGS.split()], check=True, capture_output=True
             )
