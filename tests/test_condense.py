@@ -12,10 +12,10 @@ from ccmcl import engine as engine_module
 from ccmcl import naive, optimisers
 from ccmcl.condense import Condensation, Condenser
 from ccmcl.data import load
-from ccmcl.engine import Classify, Engine, Learned, even, gradient_of, match
+from ccmcl.engine import Classify, Engine, even, gradient_of, match
 from ccmcl.learn import Replay, Trainer
 from ccmcl.loop import State, drive, generator_for, section
-from ccmcl.memory import Composite, Pixels
+from ccmcl.memory import Composite, Learned, Pixels
 from ccmcl.nets import ConvNet, Params
 from ccmcl.objectives import gradient_distance, matched, row_distance
 from ccmcl.tensor_files import read_tensors, write_tensors
@@ -60,7 +60,7 @@ def test_objective_and_gradient_equal_the_naive_transcription(kind: str, shape: 
     net, params, reference = twins(shape, 16, 10)
     ours, theirs = real_gradients(net, params, reference, label=3)
     memory = memory_of(kind, shape)
-    gradients, value = match(net, params, ours, type(memory), memory.tensors(), torch.tensor(3))
+    gradients, value = match(net, params, ours, memory.form, memory.tensors(), torch.tensor(3))
 
     leaves = [tensor.clone().requires_grad_() for tensor in memory.tensors().values()]
     expected = naive.memory_distance(reference, leaves, 3, theirs)
@@ -77,10 +77,10 @@ def test_gradient_equals_central_finite_differences(kind: str, shape: tuple[int,
     ours, _ = real_gradients(net, params, reference, label=3)
     memory = memory_of(kind, shape)
     tensors = memory.tensors()
-    gradients, _ = match(net, params, ours, type(memory), tensors, torch.tensor(3))
+    gradients, _ = match(net, params, ours, memory.form, tensors, torch.tensor(3))
 
     def value(moved: dict[str, Tensor]) -> float:
-        return match(net, params, ours, type(memory), moved, torch.tensor(3))[1].item()
+        return match(net, params, ours, memory.form, moved, torch.tensor(3))[1].item()
 
     step = 1e-6
     for trial in range(6):
@@ -274,7 +274,7 @@ def test_matching_brings_the_gradients_closer() -> None:
     slots = optimisers.start("rmsprop", tensors)
     distances = []
     for _ in range(60):
-        gradients, value = match(net, params, real, Composite, tensors, torch.tensor(3))
+        gradients, value = match(net, params, real, memory.form, tensors, torch.tensor(3))
         tensors, slots = optimisers.update("rmsprop", 0.02, tensors, gradients, slots)
         distances.append(value.item())
     assert distances[-1] < 0.7 * distances[0]

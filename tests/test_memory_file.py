@@ -16,13 +16,32 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch import Tensor
 
 from ccmcl.errors import InputError
-from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered
-from ccmcl.memory_file import FORMAT, MOST_DECODED, load_memory, save_memory
+from ccmcl.forms import Form
+from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, Remembered
+from ccmcl.memory_file import FORMATS, MOST_DECODED, load_memory, pack, save_memory, unpack
 
 Header = dict[str, Any]
+BAD_FORMS: list[Any] = [
+    None,
+    [],
+    [None],
+    [{}, {}],
+    [{"bits": 8}],
+    [{"bits": 16}],
+    [{"bits": 7}],
+    [{"bits": "32"}],
+    [{"squash": 1}],
+    [{"size": [4]}],
+    [{"size": [4, 0]}],
+    [{"size": [4, 2.0]}],
+    [{"size": [True, 4]}],
+    [{"size": [4, 1 << 16]}],
+    [{"size": [40000, 40000]}],
+]
 
 
 def bits(tensors: dict[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...], bytes]]:
@@ -45,7 +64,7 @@ def forge(path: Path, header: Header | bytes, payload: bytes = b"", length: int 
 
 
 def describe(**changes: object) -> dict[str, str]:
-    return {"ccmcl": json.dumps({"format": FORMAT, "kinds": ["pixels"], "names": []} | changes)}
+    return {"ccmcl": json.dumps({"format": FORMATS[0], "kinds": ["pixels"], "names": []} | changes)}
 
 
 def forge_tensors(path: Path, tensors: dict[str, Tensor], **changes: object) -> Path:
@@ -428,7 +447,9 @@ def test_tensors_too_many_too_few_or_of_other_pictures_are_refused(tmp_path: Pat
         {"names": [1]},
         {"names": [["zero"]]},
         {"names": {"zero": 0}},
-        {"format": "ccmcl memory 2"},
+        {"format": "ccmcl memory 3"},
+        {"format": FORMATS[1]},
+        *[{"format": FORMATS[1], "forms": forms} for forms in BAD_FORMS],
         {"format": None},
         {"format": ["ccmcl memory 1"]},
     ],
@@ -455,7 +476,7 @@ def test_a_description_of_nonsense_is_refused(text: str, tmp_path: Path) -> None
 @settings(max_examples=200)
 @given(
     about=st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(FORMAT),
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(FORMATS[0]),
         lambda inner: (
             st.lists(inner, max_size=3)
             | st.dictionaries(st.sampled_from(["format", "kinds", "names", "x"]), inner, max_size=3)
@@ -469,7 +490,9 @@ def test_descriptions_at_random_are_refused(about: object, place: Path) -> None:
         load_memory(forge(place, header, struct.pack("<ii8f", 0, 1, *range(8))))
 
 
-@pytest.mark.parametrize("metadata", [None, 3, [], {"ccmcl": 3}, {"ccmcl": {"format": FORMAT}}, {"other": "{}"}, {}])
+@pytest.mark.parametrize(
+    "metadata", [None, 3, [], {"ccmcl": 3}, {"ccmcl": {"format": FORMATS[0]}}, {"other": "{}"}, {}]
+)
 def test_a_header_without_our_description_is_refused(metadata: object, tmp_path: Path) -> None:
     header = change_offsets([8, 24], [24, 40]) | {"__metadata__": metadata}
     with pytest.raises(InputError):
@@ -531,3 +554,68 @@ def test_a_file_that_is_not_there_or_is_a_folder_is_said_to_be_so(tmp_path: Path
         load_memory(tmp_path / "absent.safetensors")
     with pytest.raises(InputError, match=r"folder|directory"):
         load_memory(tmp_path)
+
+
+FORMS = [Form(size, squash, bits) for size in (None, (6, 5)) for squash in (False, True) for bits in (32, 16, 8)]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("targets", [False, True], ids=["hard", "soft"])
+def test_every_form_comes_back_as_it_was_saved(form: Form, targets: bool, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    mixed = {
+        "components": torch.randn(3, 2, 3, 3, generator=generator),
+        "weights": torch.randn(3, 5, generator=generator),
+    }
+    free = {"pixels": torch.randn(4, 2, 3, 3, generator=generator)}
+    soft = [torch.rand(count, 7, generator=generator).half() if targets else None for count in (5, 4)]
+    memory = Memory(
+        {
+            2: Composite(**form.stored(mixed), targets=soft[0], form=form),
+            5: Pixels(**form.stored(free), targets=soft[1], form=form),
+        }
+    )
+    save_memory(memory, tmp_path / "m.safetensors", ["a"] * 6)
+    again, _ = load_memory(tmp_path / "m.safetensors")
+    for label, kept in memory.items():
+        assert type(again[label]) is type(kept)
+        assert again[label].form == kept.form
+        assert bits(again[label].tensors()) == bits(kept.tensors())
+    assert torch.equal(again.images(), memory.images())
+    payload = sum(tensor.nbytes for tensor in load_file(tmp_path / "m.safetensors").values())
+    assert payload == memory.nbytes == again.nbytes
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "webp"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_encoded_pictures_come_back_as_they_were_saved(codec: str, channels: int, tmp_path: Path) -> None:
+    pictures = torch.randint(256, (4, channels, 9, 12), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    kept = Encoded.of(pictures, codec, 80, torch.rand(4, 3), Form((18, 24)))
+    save_memory(Memory({1: kept}), tmp_path / "m.safetensors")
+    again, _ = load_memory(tmp_path / "m.safetensors")
+    assert again[1].kind == "encoded"
+    assert torch.equal(again.images(), kept.images())
+    assert again.images().shape == (4, channels, 18, 24)
+    assert again.nbytes == 4 + kept.files.nbytes + 16 + 48
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors, about: tensors.update({"0.ends": tensors["0.ends"] - 1}),
+        lambda tensors, about: tensors.update({"0.ends": tensors["0.ends"].flip(0)}),
+        lambda tensors, about: tensors.update({"0.files": tensors["0.files"] ^ 255}),
+        lambda tensors, about: tensors.update({"0.files": torch.zeros_like(tensors["0.files"])}),
+        lambda tensors, about: about["forms"][0].update(shape=[3, 8, 9]),
+        lambda tensors, about: about["forms"][0].update(shape=[3, 8]),
+        lambda tensors, about: about["forms"][0].update(shape=[2, 8, 8]),
+        lambda tensors, about: about["forms"][0].pop("shape"),
+        lambda tensors, about: tensors.update({"0.more": torch.zeros(1)}),
+    ],
+)
+def test_damaged_encoded_pictures_are_refused(change: Callable[[Any, Any], Any]) -> None:
+    tensors, about = pack(Memory({0: Encoded.of(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), "jpeg", 80)}))
+    unpack(dict(tensors), about, "here")
+    change(tensors, about)
+    with pytest.raises(InputError, match="here"):
+        unpack(tensors, about, "here")

@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from ccmcl import work
 from ccmcl.condense import Condensation
 from ccmcl.engine import Classify, even, gradient_of, match
+from ccmcl.forms import Form
 from ccmcl.learn import Recipe
-from ccmcl.memory import Pixels
 from ccmcl.nets import ConvNet
 
 OUTPUTS = 7
@@ -26,7 +26,7 @@ def counted(net: ConvNet, images: int, matching: bool) -> int:
     real, _ = gradient_of(Classify(net), params, params, (batch, labels, even(images, batch)))
     with FlopCounterMode(display=False) as counter:
         if matching:
-            match(net, params, real, Pixels, {"pixels": batch}, torch.tensor(0))
+            match(net, params, real, Form(), {"pixels": batch}, torch.tensor(0))
         else:
             gradient_of(Classify(net), params, params, (batch, labels, even(images, batch)))
     return int(counter.get_total_flops())

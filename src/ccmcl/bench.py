@@ -20,7 +20,7 @@ from ccmcl.engine import Classify, Engine, Update, even
 from ccmcl.errors import InputError, nearest
 from ccmcl.learn import Recipe, Replay, Trainer
 from ccmcl.loop import State, section
-from ccmcl.memory import Composite
+from ccmcl.memory import SQUASHED, Composite
 from ccmcl.nets import ConvNet
 from ccmcl.optimisers import start
 from ccmcl.system import keep_freed_memory
@@ -310,7 +310,7 @@ def update_bytes(case: Case, graphs: Graphs | None) -> int:
     real, _ = job.engine.gradient(
         Classify(job.net), params, (images, label.expand(len(images)), even(len(images), images))
     )
-    update = Update(job.net, Composite, case.settings.optimiser, case.settings.rate)
+    update = Update(job.net, SQUASHED, case.settings.optimiser, case.settings.rate)
     job.engine.update(update, params, real, tensors, slots, label)
     assert set(slots) == set(start(case.settings.optimiser, tensors))
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:

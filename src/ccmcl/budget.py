@@ -16,6 +16,40 @@ LABEL_BYTES = 4
 """The label of a class is stored once, in four bytes."""
 MOST_BYTES = 1 << 36
 """What the images of one class may take while they are learned."""
+BITS = (32, 16, 8)
+SCALE_BYTES = TARGET_BYTES = 2
+"""The ranges of what is stored in eight bits, and soft labels, are in 16 bits."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What is stored of a learned image or component beside its number: how small, in how many bits, with what labels.
+
+    >>> Layout(reduction=2).small((3, 32, 32))
+    768
+    """
+
+    reduction: int = 1
+    bits: int = 32
+    targets: int = 0
+    """the numbers of a soft label"""
+
+    def small(self, shape: tuple[int, int, int]) -> int:
+        """Count the pixels of a picture made smaller, times its channels."""
+        channels, height, width = shape
+        return channels * -(-height // self.reduction) * -(-width // self.reduction)
+
+    def numbers(self, rows: int, row: int, images: int, parts: int) -> int:
+        """Count what is stored: ``rows`` of so many numbers, in ``parts`` with ranges, and soft labels of images."""
+        return rows * (row + (2 * parts if self.bits == 8 else 0)) + images * self.targets
+
+    def size(self, rows: int, row: int, images: int, parts: int) -> int:
+        """Count the bytes of the same, with the label of the class."""
+        scales = 2 * parts * SCALE_BYTES if self.bits == 8 else 0
+        return LABEL_BYTES + rows * (row * self.bits // 8 + scales) + images * self.targets * TARGET_BYTES
+
+
+PLAIN = Layout()
 
 
 @dataclass(frozen=True)
@@ -62,31 +96,45 @@ class Budget:
         """The part of the budget that one of ``classes`` classes may use."""
         return self.amount if self.each_class else self.amount // classes
 
-    def exemplars(self, shape: tuple[int, int, int], classes: int, logits: int = 0) -> int:
-        """How many eight-bit pictures a class may store, each with ``logits`` numbers beside it."""
-        return self._fitting(classes, math.prod(shape) + FLOAT_BYTES * logits, "picture")
+    def exemplars(self, shape: tuple[int, int, int], classes: int, logits: int = 0, reduction: int = 1) -> int:
+        """How many eight-bit pictures a class may store, each with ``logits`` numbers beside it.
 
-    def pixels(self, shape: tuple[int, int, int], classes: int) -> int:
+        In the paper's count a picture made smaller is so much of an example as it has pixels; logits are not counted.
+        """
+        small = Layout(reduction).small(shape)
+        if self.in_bytes:
+            count = (self.share(classes) - LABEL_BYTES) // (small + FLOAT_BYTES * logits)
+        else:
+            count = self.share(classes) * math.prod(shape) // small
+        return self._enough(count, classes, "picture")
+
+    def pixels(self, shape: tuple[int, int, int], classes: int, layout: Layout = PLAIN) -> int:
         """How many free images a class may store."""
-        return self._affordable(self._fitting(classes, FLOAT_BYTES * math.prod(shape), "image"), 1, math.prod(shape))
+        small, room = layout.small(shape), self._room(shape, classes)
+        measure = layout.size if self.in_bytes else layout.numbers
+        count = bisect_right(range(1, min(room, MOST_BYTES)), room, key=lambda q: measure(q, small, q, 1))
+        return self._affordable(self._enough(count, classes, "image"), 1, math.prod(shape))
 
-    def components(self, shape: tuple[int, int, int], classes: int, ratio: float) -> int:
+    def components(self, shape: tuple[int, int, int], classes: int, ratio: float, layout: Layout = PLAIN) -> int:
         """How many components P a class may store together with the weights of Q = ratio·P images.
 
-        In the paper's count P is the share of the buffer, and the weights come on top as its "overhead";
-        in bytes P is the largest number for which P·(S+Q) values and the label fit.
+        In the paper's count and shape P is the share of the buffer, and the weights come on top as its "overhead".
+        In other shapes and in bytes, P is the largest number for which all that is stored fits.
         """
-        size = math.prod(shape)
-        if not self.in_bytes:
-            return self._affordable(self._fitting(classes, 0, "component"), ratio, size)
-        room = (self.share(classes) - LABEL_BYTES) // FLOAT_BYTES
-        count = max(0, room) // size
-        count = bisect_right(range(1, count + 1), room, key=lambda p: p * (size + images_of(p, ratio)))
+        size, small, room = math.prod(shape), layout.small(shape), self._room(shape, classes)
+        if not self.in_bytes and layout == Layout(bits=layout.bits):
+            return self._affordable(self._enough(self.share(classes), classes, "component"), ratio, size)
+        measure = layout.size if self.in_bytes else layout.numbers
+
+        def needed(p: int) -> int:
+            return measure(p, small + images_of(p, ratio), images_of(p, ratio), 2)
+
+        count = bisect_right(range(1, min(room, MOST_BYTES)), room, key=needed)
         return self._affordable(self._enough(count, classes, "component"), ratio, size)
 
-    def _fitting(self, classes: int, size: int, noun: str) -> int:
-        share = self.share(classes)
-        return self._enough((share - LABEL_BYTES) // size if self.in_bytes else share, classes, noun)
+    def _room(self, shape: tuple[int, int, int], classes: int) -> int:
+        """What a class may use: bytes, or numbers as the paper counts them."""
+        return self.share(classes) * (1 if self.in_bytes else math.prod(shape))
 
     def _affordable(self, count: int, ratio: float, size: int) -> int:
         """Refuse what no machine has room for while it is being learned."""

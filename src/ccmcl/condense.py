@@ -9,9 +9,9 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Generator, Tensor
 
 from ccmcl import optimisers
-from ccmcl.engine import Batch, Classify, Engine, Learned, Update, descend, even, weighed
+from ccmcl.engine import Batch, Classify, Engine, Update, descend, even, weighed
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
-from ccmcl.memory import eight_bit, unit
+from ccmcl.memory import Learned, eight_bit, formed, unit
 from ccmcl.nets import ConvNet, Params
 
 FORMING_IMAGES = 8
@@ -74,7 +74,7 @@ class Condenser:
 
     def init(self) -> State:
         """Lay out the state: the memory, its optimiser, and the random stream. A network comes with the first step."""
-        tensors = placed(self.memory.tensors(), self.device)
+        tensors = placed(self.memory.numbers(), self.device)
         return {
             "step": counter(0),
             "generator": self.generator.get_state(),
@@ -98,7 +98,7 @@ class Condenser:
         judge = Classify(self.net)
         real, _ = self.engine.gradient(judge, params, batch)
 
-        update = Update(self.net, type(self.memory), settings.optimiser, settings.rate)
+        update = Update(self.net, self.memory.form, settings.optimiser, settings.rate)
         distance = images.new_zeros(())
         for repeat in range(settings.matching):
             if repeat and not self.engine.once:
@@ -157,11 +157,11 @@ class Condenser:
         """Keep what the first images look like, at a few moments: how a memory forms can be looked at later."""
         if done not in moments(self.total):
             return {}
-        return {f"forming.{done}": eight_bit(type(self.memory)(**tensors).images()[:FORMING_IMAGES])}
+        return {f"forming.{done}": eight_bit(self.memory.form.images(tensors)[:FORMING_IMAGES])}
 
     def finish(self, state: State) -> Learned:
         """Take the memory out of the last state."""
-        return type(self.memory)(**placed(section(state, "memory"), CPU))
+        return formed(type(self.memory), placed(section(state, "memory"), CPU), self.memory.form)
 
 
 def moments(total: int) -> list[int]:

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from ccmcl import optimisers
 from ccmcl.compiling import Graphs
-from ccmcl.memory import Composite, Pixels
+from ccmcl.forms import Form
 from ccmcl.nets import ConvNet, Params, outputs_of
 from ccmcl.objectives import gradient_distance, matched
 
-Learned = Pixels | Composite
 Batch = tuple[Tensor, ...]
 """Images, labels, weights and what else a judge wants of each image."""
 BLOCK_PIXELS = 1 << 15
@@ -84,7 +83,7 @@ class Update:
     """One matching update: memory → images → gradient → distance → gradient of the memory → memory."""
 
     net: ConvNet
-    kind: type[Learned]
+    form: Form
     optimiser: str
     rate: float
 
@@ -92,7 +91,7 @@ class Update:
         self, params: Params, real: Params, tensors: Params, slots: Params, label: Int64[Tensor, ""]
     ) -> tuple[Params, Params, Float[Tensor, ""]]:
         """Return the memory and its optimiser after the update, and the distance before it."""
-        gradients, distance = match(self.net, params, real, self.kind, tensors, label)
+        gradients, distance = match(self.net, params, real, self.form, tensors, label)
         return *optimisers.update(self.optimiser, self.rate, tensors, gradients, slots), distance
 
 
@@ -199,13 +198,13 @@ def gradient_of(judge: Judge, params: Params, chosen: Params, batch: Batch) -> t
 
 
 def match(
-    net: ConvNet, params: Params, real: Params, kind: type[Learned], tensors: dict[str, Tensor], label: Tensor
+    net: ConvNet, params: Params, real: Params, form: Form, tensors: dict[str, Tensor], label: Tensor
 ) -> tuple[dict[str, Tensor], Float[Tensor, ""]]:
     """Measure how far a memory's gradient is from the real one, and differentiate that by the memory."""
     chosen = {name: params[name] for name in matched(params)}
 
     def distance(stored: dict[str, Tensor]) -> Tensor:
-        images = kind(**stored).images()
+        images = form.images(stored)
         batch = (images, label.expand(len(images)), even(len(images), images))
         gradient, _ = gradient_of(Classify(net), params, chosen, batch)
         return gradient_distance(real, gradient)

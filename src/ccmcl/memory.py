@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Protocol, runtime_checkable
+from itertools import pairwise
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Float16, Int32, UInt8
 from torch import Generator, Tensor
 
 from ccmcl.budget import LABEL_BYTES
+from ccmcl.encoding import decode, encode
+from ccmcl.forms import Form
+
+PLAIN, SQUASHED = Form(), Form(squash=True)
 
 
 @runtime_checkable
@@ -18,6 +23,11 @@ class Remembered(Protocol):
     """What is remembered of one class: some stored tensors, and the images that a learner sees of them."""
 
     kind: ClassVar[str]
+
+    @property
+    def form(self) -> Form:
+        """How what is stored becomes images."""
+        ...
 
     def images(self) -> Float[Tensor, "q c h w"]:
         """Return the training images."""
@@ -34,7 +44,7 @@ class Remembered(Protocol):
 
 @dataclass(frozen=True)
 class Exemplars:
-    """Pictures of the class as they came, in eight bits, and with them the logits a network gave (for BiC).
+    """Pictures of the class as they came or made smaller, in eight bits, and the logits a network gave (for BiC).
 
     >>> Exemplars(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).images().shape
     torch.Size([2, 1, 8, 8])
@@ -43,10 +53,11 @@ class Exemplars:
     kind: ClassVar[str] = "exemplars"
     pixels: UInt8[Tensor, "q c h w"]
     logits: Float[Tensor, "q k"] | None = None
+    form: Form = PLAIN
 
     def images(self) -> Float[Tensor, "q c h w"]:
         """Return the pictures with values in [0, 1]."""
-        return unit(self.pixels)
+        return self.form.enlarged(unit(self.pixels))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is stored."""
@@ -54,15 +65,80 @@ class Exemplars:
 
     def shrunk(self, count: int) -> Exemplars:
         """Keep the first ``count`` pictures (they were drawn at random)."""
-        return Exemplars(self.pixels[:count], None if self.logits is None else self.logits[:count])
+        logits = None if self.logits is None else self.logits[:count]
+        return Exemplars(self.pixels[:count], logits, self.form)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Pictures of the class as JPEG or WebP files, one after the other; ``ends`` says where each ends.
+
+    >>> pictures = torch.full((3, 3, 16, 16), 128, dtype=torch.uint8)
+    >>> kept = Encoded.of(pictures, "webp", 90)
+    >>> kept.images().shape, nbytes(kept) < pictures.nbytes
+    (torch.Size([3, 3, 16, 16]), True)
+    """
+
+    kind: ClassVar[str] = "encoded"
+    files: UInt8[Tensor, "n"]
+    ends: Int32[Tensor, "q"]
+    shape: tuple[int, int, int]
+    logits: Float[Tensor, "q k"] | None = None
+    form: Form = PLAIN
+
+    @staticmethod
+    def of(
+        pixels: UInt8[Tensor, "q c h w"],
+        codec: str,
+        quality: int,
+        logits: Float[Tensor, "q k"] | None = None,
+        form: Form = PLAIN,
+    ) -> Encoded:
+        """Encode pictures."""
+        files = [encode(picture, codec, quality) for picture in pixels]
+        ends = torch.tensor([len(file) for file in files], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        channels, height, width = pixels.shape[1:]
+        data = torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8)
+        return Encoded(data, ends, (channels, height, width), logits, form)
+
+    def images(self) -> Float[Tensor, "q c h w"]:
+        """Decode the pictures, with values in [0, 1]."""
+        return self.form.enlarged(unit(self.pixels()))
+
+    def pixels(self) -> UInt8[Tensor, "q c h w"]:
+        """Decode the pictures as they are stored."""
+        data, starts = self.files.numpy().tobytes(), [0, *self.ends.tolist()]
+        return torch.stack([decode(data[start:end], self.shape) for start, end in pairwise(starts)])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what is stored."""
+        return stored(self)
+
+    def shrunk(self, count: int) -> Encoded:
+        """Keep the first ``count`` pictures."""
+        ends = self.ends[:count]
+        logits = None if self.logits is None else self.logits[:count]
+        return Encoded(self.files[: int(ends[-1])], ends, self.shape, logits, self.form)
+
+    def within(self, room: int) -> int:
+        """Count the pictures, from the first, that take at most so many bytes with all that belongs to them."""
+        beside = self.ends.element_size() + (0 if self.logits is None else self.logits[0].nbytes)
+        sizes = self.ends.long() + beside * torch.arange(1, len(self.ends) + 1)
+        return int((sizes <= room).sum())
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Free images, every pixel learned by itself (dataset condensation); values may leave [0, 1]."""
+    """Free images, every pixel learned by itself (dataset condensation); values may leave [0, 1].
+
+    ``scales`` are the ranges of images stored in eight bits, ``targets`` what a network took each image for.
+    """
 
     kind: ClassVar[str] = "pixels"
-    pixels: Float[Tensor, "q c h w"]
+    pixels: Tensor
+    scales: Float16[Tensor, "q 2"] | None = None
+    targets: Float16[Tensor, "q k"] | None = None
+    form: Form = PLAIN
 
     @staticmethod
     def draw(generator: Generator, count: int, shape: tuple[int, int, int], dtype: torch.dtype) -> Pixels:
@@ -71,7 +147,11 @@ class Pixels:
 
     def images(self) -> Float[Tensor, "q c h w"]:
         """Return the images."""
-        return self.pixels
+        return self.form.decoded(self.numbers())
+
+    def numbers(self) -> dict[str, Tensor]:
+        """Return what is learned, in float32."""
+        return numbers_of(self)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is stored."""
@@ -79,12 +159,15 @@ class Pixels:
 
     def shrunk(self, count: int) -> Pixels:
         """Keep the first ``count`` images."""
-        return Pixels(self.pixels[:count])
+        return Pixels(self.pixels[:count], first(self.scales, count), first(self.targets, count), self.form)
 
 
 @dataclass(frozen=True)
 class Composite:
-    """P components shared by Q images: x_j = σ(Σ_i w_ij c_i), the paper's Eq. 6.
+    """P components shared by Q images: x_j = σ(Σ_i w_ij c_i), the paper's Eq. 6, or another form of it.
+
+    ``scales`` are the ranges of components and of their weights stored in eight bits, ``targets`` what a network took
+    each image for.
 
     >>> memory = Composite.draw(torch.Generator().manual_seed(0), 2, (1, 8, 8), torch.float32, images=4)
     >>> memory.images().shape, scalars(memory)
@@ -92,8 +175,11 @@ class Composite:
     """
 
     kind: ClassVar[str] = "composite"
-    components: Float[Tensor, "p c h w"]
-    weights: Float[Tensor, "p q"]
+    components: Tensor
+    weights: Tensor
+    scales: Float16[Tensor, "p 4"] | None = None
+    targets: Float16[Tensor, "q k"] | None = None
+    form: Form = SQUASHED
 
     @staticmethod
     def draw(
@@ -104,8 +190,12 @@ class Composite:
         return Composite(components, torch.randn(count, images, generator=generator, dtype=dtype))
 
     def images(self) -> Float[Tensor, "q c h w"]:
-        """Mix the components into images with values in (0, 1)."""
-        return mixed(self.weights, self.components)
+        """Mix the components into images."""
+        return self.form.decoded(self.numbers())
+
+    def numbers(self) -> dict[str, Tensor]:
+        """Return what is learned, in float32."""
+        return numbers_of(self)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is stored."""
@@ -116,27 +206,50 @@ class Composite:
         have, images = self.weights.shape
         if count >= have:
             return self
-        weights = self.weights[:, : max(1, images * count // have)]
-        mixed = (weights.T @ self.components.flatten(1)).double()
+        numbers = self.numbers()
+        weights = numbers["weights"][:, : max(1, images * count // have)]
+        mixed = (weights.T @ numbers["components"].flatten(1)).double()
         left, values, right = torch.linalg.svd(mixed, full_matrices=False)
         rank = min(count, len(values))
-        return Composite(
-            (values[:rank, None] * right[:rank])
-            .to(weights.dtype)
-            .reshape(rank, *self.components.shape[1:])
-            .contiguous(),
-            left[:, :rank].T.to(weights.dtype).contiguous(),
-        )
+        components = (values[:rank, None] * right[:rank]).to(weights.dtype)
+        fewer = {
+            "components": components.reshape(rank, *self.components.shape[1:]).contiguous(),
+            "weights": left[:, :rank].T.to(weights.dtype).contiguous(),
+        }
+        kept = formed(Composite, fewer, self.form, first(self.targets, weights.shape[1]))
+        assert isinstance(kept, Composite)
+        return kept
 
 
-def mixed(weights: Float[Tensor, "*k p q"], components: Float[Tensor, "*k p c h w"]) -> Float[Tensor, "*k q c h w"]:
-    """Mix components into images, of one class or of several at once."""
-    return torch.sigmoid(torch.einsum("...pq,...pchw->...qchw", weights, components))
-
-
-KINDS: dict[str, type[Exemplars] | type[Pixels] | type[Composite]] = {
-    kind.kind: kind for kind in (Exemplars, Pixels, Composite)
+Kept = Exemplars | Encoded | Pixels | Composite
+Learned = Pixels | Composite
+KINDS: dict[str, type[Exemplars] | type[Encoded] | type[Pixels] | type[Composite]] = {
+    kind.kind: kind for kind in (Exemplars, Encoded, Pixels, Composite)
 }
+LEARNED = ("components", "weights", "pixels")
+"""The tensors of a memory that are learned; the others say more about them."""
+
+
+def numbers_of(memory: Learned) -> dict[str, Tensor]:
+    """Unpack what is learned of a memory."""
+    tensors = memory.tensors()
+    named = {name: tensor for name, tensor in tensors.items() if name in LEARNED}
+    return memory.form.loaded(named | ({"scales": tensors["scales"]} if "scales" in tensors else {}))
+
+
+def formed(kind: type[Learned], numbers: dict[str, Tensor], form: Form, targets: Tensor | None = None) -> Learned:
+    """Store what was learned.
+
+    >>> formed(Pixels, {"pixels": torch.rand(2, 1, 4, 4)}, Form((8, 8), bits=8)).images().shape
+    torch.Size([2, 1, 8, 8])
+    """
+    named: dict[str, Any] = form.stored(numbers)
+    return kind(**named, targets=targets, form=form)
+
+
+def first(tensor: Tensor | None, count: int) -> Tensor | None:
+    """Take the first rows of what may not be there."""
+    return None if tensor is None else tensor[:count]
 
 
 def unit(pixels: UInt8[Tensor, "..."], dtype: torch.dtype = torch.float32) -> Float[Tensor, "..."]:
@@ -161,10 +274,10 @@ def scaled(images: Float[Tensor, "q c h w"]) -> Float[Tensor, "q c h w"]:
     return ((images - low) / (high - low).clamp(min=1e-12)).where(outside, images)
 
 
-def stored(memory: Exemplars | Pixels | Composite) -> dict[str, Tensor]:
+def stored(memory: Kept) -> dict[str, Tensor]:
     """Name the tensors a memory is made of."""
     named = {entry.name: getattr(memory, entry.name) for entry in fields(memory)}
-    return {name: tensor for name, tensor in named.items() if tensor is not None}
+    return {name: tensor for name, tensor in named.items() if isinstance(tensor, Tensor)}
 
 
 def scalars(memory: Remembered) -> int:
@@ -205,9 +318,11 @@ class Memory(Mapping[int, Remembered]):
         """Return the images of all classes, in the order of their labels."""
         kept = list(self.values())
         parts = [one for one in kept if isinstance(one, Composite)]
-        if len(parts) == len(kept) and len({(one.weights.shape, one.components.shape) for one in parts}) == 1:
-            weights = torch.stack([one.weights for one in parts])  # a thousand classes in one stroke
-            return mixed(weights, torch.stack([one.components for one in parts])).flatten(0, 1).to(dtype)
+        alike = {(one.weights.shape, one.components.shape, one.form) for one in parts}
+        if len(parts) == len(kept) and len(alike) == 1:  # a thousand classes in one stroke
+            numbers = [one.numbers() for one in parts]
+            stacked = {name: torch.stack([one[name] for one in numbers]) for name in numbers[0]}
+            return parts[0].form.decoded(stacked).flatten(0, 1).to(dtype)
         return torch.cat([memory.images().to(dtype) for memory in kept])
 
     def labels(self) -> Tensor:
@@ -233,5 +348,10 @@ class Memory(Mapping[int, Remembered]):
 
 def count_of(memory: Remembered) -> int:
     """Count the images of one class without making them."""
-    tensors = memory.tensors()
-    return tensors["weights"].shape[1] if "weights" in tensors else len(tensors["pixels"])
+    match memory:
+        case Composite():
+            return memory.weights.shape[1]
+        case Encoded():
+            return len(memory.ends)
+        case _:
+            return len(memory.tensors()["pixels"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ import torch
 from torch import Tensor
 
 from ccmcl.errors import InputError
-from ccmcl.memory import KINDS, Composite, Exemplars, Memory, Pixels, Remembered, count_of
+from ccmcl.forms import Form
+from ccmcl.memory import KINDS, Composite, Encoded, Exemplars, Memory, Pixels, Remembered, count_of
 from ccmcl.tensor_files import read_tensors, write_tensors
 
-FORMAT = "ccmcl memory 1"
+FORMATS = ("ccmcl memory 1", "ccmcl memory 2")
+"""The first has no forms: images are as large as what is stored, and composites are squashed."""
+LARGEST = 1 << 16
 MOST_DECODED = 4 * 2**30
 
 
@@ -29,8 +33,9 @@ def save_memory(memory: Memory, path: Path | str, names: Sequence[str] = ()) -> 
     (('zero',), 516)
     """
     tensors, about = pack(memory, names)
-    if any(tensor.is_floating_point() and tensor.dtype != torch.float32 for tensor in tensors.values()):
-        raise InputError("Only memories in float32 can be saved.")
+    for kept in memory.values():
+        if not _fitting(kept.kind, kept.tensors(), kept.form):
+            raise InputError("Only memories in float32, or in the bits they say, can be saved.")
     write_tensors(Path(path), tensors, about)
 
 
@@ -45,60 +50,138 @@ def pack(memory: Memory, names: Sequence[str] = ()) -> tuple[dict[str, Tensor], 
     tensors = {f"{label}.{name}": tensor for label, kept in memory.items() for name, tensor in kept.tensors().items()}
     tensors["labels"] = torch.tensor(list(memory), dtype=torch.int32)
     kinds = [kept.kind for kept in memory.values()]
-    return tensors, {"format": FORMAT, "kinds": kinds, "names": list(names)}
+    about: dict[str, object] = {"format": FORMATS[0], "kinds": kinds, "names": list(names)}
+    forms = [described(kept) for kept in memory.values()]
+    if any(forms):
+        about |= {"format": FORMATS[1], "forms": forms}
+    return tensors, about
+
+
+def described(kept: Remembered) -> dict[str, object]:
+    """Describe what is not as it would be without a word."""
+    form, usual = kept.form, KINDS[kept.kind].form
+    about: dict[str, object] = {}
+    if form.size is not None:
+        about["size"] = list(form.size)
+    if form.squash != usual.squash:
+        about["squash"] = form.squash
+    if form.bits != usual.bits:
+        about["bits"] = form.bits
+    if isinstance(kept, Encoded):
+        about["shape"] = list(kept.shape)
+    return about
 
 
 def unpack(tensors: dict[str, Tensor], about: dict[str, Any], source: str) -> tuple[Memory, tuple[str, ...]]:
     """Undo ``pack``, checking everything that a hostile or damaged file could have wrong."""
-    if about.get("format") != FORMAT:
-        raise InputError(f"{source} does not hold a memory of this program (expected the format {FORMAT!r}).")
+    if about.get("format") not in FORMATS:
+        expected = " or ".join(map(repr, FORMATS))
+        raise InputError(f"{source} does not hold a memory of this program (expected the format {expected}).")
     kinds, names, labels = about.get("kinds"), about.get("names"), tensors.get("labels")
+    forms = about.get("forms") if about["format"] == FORMATS[1] else [{}] * len(labels if labels is not None else ())
     if (
         labels is None
         or labels.dtype != torch.int32
         or labels.ndim != 1
         or not isinstance(kinds, list)
-        or len(kinds) != len(labels)
+        or not isinstance(forms, list)
+        or not len(kinds) == len(forms) == len(labels)
         or not isinstance(names, list)
         or not all(isinstance(name, str) for name in names)
         or labels.tolist() != sorted({label for label in labels.tolist() if label >= 0})
     ):
         raise InputError(f"{source} is damaged: its list of classes does not fit together.")
     memory = Memory()
-    for label, kind in zip(labels.tolist(), kinds, strict=True):
+    for label, kind, form in zip(labels.tolist(), kinds, forms, strict=True):
         own = {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{label}.")}
-        memory = memory.plus(label, _remembered(kind, own, f"{source}, class {label}"))
-    if sum(count_of(kept) * _decoded(kept) for kept in memory.values()) > MOST_DECODED:
+        memory = memory.plus(label, _remembered(kind, own, form, f"{source}, class {label}"))
+    if sum(4 * count_of(kept) * math.prod(picture_shape(kept)) for kept in memory.values()) > MOST_DECODED:
         raise InputError(f"{source} would decode to more than {MOST_DECODED >> 30} GiB of images.")
-    shapes = {tuple(next(iter(kept.tensors().values())).shape[1:]) for kept in memory.values()}
+    shapes = {picture_shape(kept) for kept in memory.values()}
     if len(shapes) > 1 or sum(len(kept.tensors()) for kept in memory.values()) + 1 != len(tensors):
         raise InputError(f"{source} is damaged: its classes do not fit together.")
     return memory, tuple(names)
 
 
-def _decoded(kept: Remembered) -> int:
-    """Count the bytes of one decoded image."""
-    return 4 * next(iter(kept.tensors().values()))[0].numel()
+def picture_shape(kept: Remembered) -> tuple[int, int, int]:
+    """Tell the channels, height and width of the images without making them."""
+    if isinstance(kept, Encoded):
+        channels, height, width = kept.shape
+    else:
+        channels, height, width = next(iter(kept.tensors().values())).shape[1:]
+    return (channels, *(kept.form.size or (height, width)))
 
 
-def _remembered(kind: object, tensors: dict[str, Tensor], source: str) -> Remembered:
+def _remembered(kind: object, tensors: dict[str, Tensor], about: object, source: str) -> Remembered:
+    wanted = kind if isinstance(kind, str) and kind in KINDS else f"one of {', '.join(KINDS)}"
+    wrong = InputError(f"{source} is damaged: what is stored is not {wanted} of the right shapes and types.")
+    if not isinstance(kind, str) or kind not in KINDS or not isinstance(about, dict):
+        raise wrong
+    form = _form(about, KINDS[kind].form)
+    if form is None or not _fitting(kind, tensors, form):
+        raise wrong
     for name, tensor in tensors.items():
-        if tensor.dtype == torch.float32 and not tensor.isfinite().all():
+        if tensor.is_floating_point() and not tensor.isfinite().all():
             raise InputError(f"{source} is damaged: its {name} hold values that are not numbers.")
-    floats, images = torch.float32, tensors.get("pixels", tensors.get("components"))
-    whole = images is not None and images.ndim == 4 and images.numel() > 0
-    match kind, sorted(tensors):
-        case Exemplars.kind, ["pixels"] if whole and tensors["pixels"].dtype == torch.uint8:
-            return Exemplars(tensors["pixels"])
-        case Exemplars.kind, ["logits", "pixels"] if whole and tensors["pixels"].dtype == torch.uint8:
-            logits = tensors["logits"]
-            if logits.ndim == 2 and len(logits) == len(tensors["pixels"]) and logits.dtype == floats:
-                return Exemplars(tensors["pixels"], logits)
-        case Pixels.kind, ["pixels"] if whole and tensors["pixels"].dtype == floats:
-            return Pixels(tensors["pixels"])
-        case Composite.kind, ["components", "weights"] if whole and tensors["components"].dtype == floats:
-            components, weights = tensors["components"], tensors["weights"]
-            if weights.ndim == 2 and len(weights) == len(components) and weights.dtype == floats and weights.numel():
-                return Composite(components, weights)
-    expected = kind if isinstance(kind, str) and kind in KINDS else f"one of {', '.join(KINDS)}"
-    raise InputError(f"{source} is damaged: what is stored is not {expected} of the right shapes and types.")
+    try:
+        if kind == Encoded.kind:
+            kept = Encoded(**tensors, shape=_sizes(about.get("shape"), 3), form=form)
+            kept.pixels()
+            return kept
+        return KINDS[kind](**tensors, form=form)  # type: ignore[arg-type]
+    except (TypeError, InputError) as error:
+        raise wrong from error
+
+
+def _form(about: dict[str, Any], usual: Form) -> Form | None:
+    """Read how images are made, or None where it cannot be."""
+    squash, bits = about.get("squash", usual.squash), about.get("bits", usual.bits)
+    try:
+        size = _sizes(about["size"], 2) if "size" in about else None
+        return Form(size, squash, bits) if isinstance(squash, bool) and isinstance(bits, int) else None
+    except InputError:
+        return None
+
+
+def _sizes(given: object, count: int) -> Any:
+    """Read lengths of sides."""
+    if not isinstance(given, list) or len(given) != count:
+        raise InputError("There are lengths missing.")
+    if not all(type(length) is int and 0 < length < LARGEST for length in given):
+        raise InputError("There are lengths that cannot be.")
+    return tuple(given)
+
+
+def _fitting(kind: str, tensors: dict[str, Tensor], form: Form) -> bool:
+    """Say whether tensors are what a memory of this kind and form is made of."""
+    stored = {32: torch.float32, 16: torch.float16, 8: torch.uint8}[form.bits]
+    optional = {"targets": (torch.float16, 2), "logits": (torch.float32, 2)}
+    types: dict[str, tuple[torch.dtype, int]] = {
+        Exemplars.kind: {"pixels": (torch.uint8, 4)},
+        Encoded.kind: {"files": (torch.uint8, 1), "ends": (torch.int32, 1)},
+        Pixels.kind: {"pixels": (stored, 4)},
+        Composite.kind: {"components": (stored, 4), "weights": (stored, 2)},
+    }[kind]
+    learned = kind in (Pixels.kind, Composite.kind)
+    if learned and form.bits == 8:
+        types["scales"] = (torch.float16, 2)
+    more = "targets" if learned else "logits"
+    if more in tensors:
+        types[more] = optional[more]
+    if {name: (tensor.dtype, tensor.ndim) for name, tensor in tensors.items()} != types:
+        return False
+    if any(not tensor.numel() for name, tensor in tensors.items() if name != "logits"):
+        return False
+    rows = {name: len(tensor) for name, tensor in tensors.items()}
+    images = tensors["weights"].shape[1] if "weights" in tensors else rows.get("ends", rows.get("pixels"))
+    if kind == Composite.kind and rows["weights"] != rows["components"]:
+        return False
+    if "scales" in tensors:
+        parts = 2 if kind == Composite.kind else 1
+        if tensors["scales"].shape != (rows.get("components", rows.get("pixels")), 2 * parts):
+            return False
+    if "ends" in tensors:
+        ends = tensors["ends"].tolist()
+        if ends != sorted(set(ends)) or ends[0] < 1 or ends[-1] != rows["files"]:
+            return False
+    return more not in tensors or rows[more] == images

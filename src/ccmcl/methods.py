@@ -12,10 +12,10 @@ from torch import Generator, Tensor
 
 from ccmcl.budget import Budget, images_of
 from ccmcl.condense import Condensation, Condenser
-from ccmcl.engine import Batch, Classify, Engine, Judge, Learned
+from ccmcl.engine import Batch, Classify, Engine, Judge
 from ccmcl.learn import Beside, Distil, Pictures, Recipe, Replay, Source, Trainer, WithLogits, distinct, logits_of
 from ccmcl.loop import CPU, Drive, checked, generator_for, placed, section
-from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered
+from ccmcl.memory import Composite, Exemplars, Learned, Memory, Pixels, Remembered
 from ccmcl.nets import ConvNet, Params, outputs_of
 from ccmcl.stream import Experience
 

@@ -1,0 +1,111 @@
+"""How stored numbers become images: unpacked from their bits, mixed, squashed, enlarged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Float16, UInt8
+from torch import Tensor
+
+from ccmcl.budget import BITS
+from ccmcl.errors import InputError
+
+Tensors = dict[str, Tensor]
+LEVELS = 255
+SMALLEST_STEP = 2.0**-20
+"""Components that hardly vary still have levels to round to."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What images are made of their numbers by. A memory is learned as float32 numbers, seen through its form.
+
+    ``size`` is the height and width of the images where they are stored smaller; ``squash`` sends the mixtures through
+    a sigmoid; ``bits`` is what a number is stored in: 32, 16, or 8 with a range of its own for each component.
+
+    >>> form = Form(size=(8, 8), bits=8)
+    >>> numbers = {"components": torch.rand(2, 1, 4, 4), "weights": torch.rand(2, 3)}
+    >>> form.images(numbers).shape
+    torch.Size([3, 1, 8, 8])
+    >>> {name: tensor.dtype for name, tensor in form.stored(numbers).items()}
+    {'components': torch.uint8, 'weights': torch.uint8, 'scales': torch.float16}
+    """
+
+    size: tuple[int, int] | None = None
+    squash: bool = False
+    bits: int = 32
+
+    def __post_init__(self) -> None:
+        if self.bits not in BITS:
+            raise InputError(f"Numbers are stored in 8, 16 or 32 bits, not in {self.bits}.")
+
+    def images(self, numbers: Tensors) -> Float[Tensor, "*k q c h w"]:
+        """Make images of numbers being learned, as they will be once stored; the gradient passes the rounding."""
+        if self.bits < 32:
+            with torch.no_grad():
+                kept = self.loaded(self.stored(numbers))
+            numbers = {name: tensor + (kept[name] - tensor).detach() for name, tensor in numbers.items()}
+        return self.decoded(numbers)
+
+    def decoded(self, numbers: Tensors) -> Float[Tensor, "*k q c h w"]:
+        """Make images of numbers as they are, of one class or of several at once."""
+        if "weights" in numbers:
+            x = torch.einsum("...pq,...pchw->...qchw", numbers["weights"], numbers["components"])
+        else:
+            x = numbers["pixels"]
+        return self.enlarged(torch.sigmoid(x) if self.squash else x)
+
+    def enlarged(self, x: Float[Tensor, "*k q c h w"]) -> Float[Tensor, "*k q c height width"]:
+        """Bring images to their size."""
+        if self.size is None or x.shape[-2:] == self.size:
+            return x
+        large = F.interpolate(x.flatten(0, -4), size=self.size, mode="bilinear", align_corners=False)
+        return large.reshape(*x.shape[:-2], *self.size)
+
+    def stored(self, numbers: Tensors) -> Tensors:
+        """Round numbers to what is stored of them."""
+        if self.bits == 32:
+            return numbers
+        if self.bits == 16:
+            return {name: tensor.to(torch.float16) for name, tensor in numbers.items()}
+        codes, scales = {}, []
+        for name, tensor in numbers.items():
+            codes[name], scale = packed(tensor)
+            scales.append(scale)
+        return {**codes, "scales": torch.cat(scales, 1)}
+
+    def loaded(self, stored: Tensors) -> Tensors:
+        """Undo ``stored``, but for what the rounding took."""
+        dtype = torch.float32
+        if self.bits == 16:
+            return {name: tensor.to(dtype) for name, tensor in stored.items()}
+        if self.bits == 32:
+            return stored
+        names = [name for name in stored if name != "scales"]
+        parts = torch.split(stored["scales"], 2, dim=1)
+        return {name: unpacked(stored[name], scale, dtype) for name, scale in zip(names, parts, strict=True)}
+
+
+def packed(numbers: Float[Tensor, "p *n"]) -> tuple[UInt8[Tensor, "p *n"], Float16[Tensor, "p 2"]]:
+    """Round the numbers of each row to one of 256 levels between its smallest and its largest.
+
+    >>> codes, scales = packed(torch.tensor([[0.0, 0.5, 1.0], [7.0, 7.0, 7.0]]))
+    >>> unpacked(codes, scales).round(decimals=2)
+    tensor([[0.0000, 0.5000, 1.0000],
+            [7.0000, 7.0000, 7.0000]])
+    """
+    rows = numbers.flatten(1)
+    low = rows.amin(1).to(torch.float16)
+    step = ((rows.amax(1) - low) / LEVELS).clamp(min=SMALLEST_STEP).to(torch.float16)
+    codes = ((rows - low[:, None]) / step[:, None].to(rows.dtype)).round().clamp(0, LEVELS)
+    return codes.to(torch.uint8).reshape(numbers.shape), torch.stack([low, step], 1)
+
+
+def unpacked(
+    codes: UInt8[Tensor, "p *n"], scales: Float16[Tensor, "p 2"], dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "p *n"]:
+    """Undo ``packed``, but for what the rounding took."""
+    low, step = (scale.to(dtype)[:, None] for scale in scales.unbind(1))
+    return (low + step * codes.flatten(1).to(dtype)).reshape(codes.shape)
