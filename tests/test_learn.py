@@ -8,10 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
-from ccmcl.engine import Classify
-from ccmcl.learn import Beside, Distil, Pictures, Replay, distinct, logits_of
+from ccmcl.engine import Batch, Classify, widened
+from ccmcl.learn import (
+    Beside,
+    Distil,
+    Pictures,
+    Replay,
+    Shared,
+    Style,
+    Trainer,
+    Varied,
+    WithLogits,
+    distinct,
+    logits_of,
+    shares,
+)
+from ccmcl.loop import drive
 from ccmcl.memory import unit
-from ccmcl.nets import ConvNet
+from ccmcl.nets import ConvNet, Params
 
 DOUBLE = torch.float64
 
@@ -111,3 +125,94 @@ def test_logits_do_not_depend_on_the_size_of_a_batch() -> None:
     whole = logits_of(net, params, pixels)
     assert whole.shape == (23, 3)
     torch.testing.assert_close(logits_of(net, params, pixels, batch=5), whole)
+
+
+class Slope:
+    """A source and a loss over two numbers, for watching how steps are taken."""
+
+    count = 1
+
+    def draw(self, generator: torch.Generator) -> torch.Tensor:
+        return torch.randint(5, (1,), generator=generator)
+
+    def take(self, drawn: torch.Tensor) -> Batch:
+        return (drawn.double(),)
+
+
+def slope(params: Params, batch: Batch) -> tuple[Params, torch.Tensor]:
+    gradients, value = torch.func.grad_and_value(lambda p: ((p["w"] * batch[0] - 1) ** 2).sum() + p["b"].sum())(params)
+    return gradients, value
+
+
+@pytest.mark.parametrize(
+    "style",
+    [
+        Style(),
+        Style(momentum=0.9),
+        Style(decay=0.1),
+        Style(momentum=0.9, decay=0.1, cosine=True),
+        Style(momentum=0.5, average=0.7),
+    ],
+    ids=str,
+)
+def test_steps_are_those_of_pytorchs_own_optimiser(style: Style) -> None:
+    total, rate = 12, 0.01
+    start = {"w": torch.ones(2, dtype=torch.float64), "b": torch.zeros(1, dtype=torch.float64)}
+    job = Trainer(lambda _: start, Slope(), slope, total, rate, torch.Generator().manual_seed(0), style=style)
+    found = job.finish(drive({"job": job})["job"])
+
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
+    rule = torch.optim.SGD(leaves.values(), rate, momentum=style.momentum, weight_decay=style.decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(rule, total) if style.cosine else None
+    generator, mean = torch.Generator().manual_seed(0), {name: tensor.clone() for name, tensor in start.items()}
+    draws = [torch.randint(5, (1,), generator=generator) for _ in range(total)]
+    for done, drawn in enumerate(draws):
+        rule.zero_grad()
+        loss = ((leaves["w"] * drawn.double() - 1) ** 2).sum() + leaves["b"].sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        rule.step()
+        if schedule is not None:
+            schedule.step()
+        keep = min(style.average, (1 + done) / (10 + done)) if style.average else 0.0
+        mean = {name: keep * mean[name] + (1 - keep) * leaves[name].detach() for name in mean}
+    assert all(torch.allclose(found[name], mean[name], atol=1e-12) for name in mean)
+
+
+def test_varied_batches_are_changed_and_shared_and_depend_on_the_draw_alone() -> None:
+    images = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    source = Varied(Replay(images, torch.arange(6) % 3, 8, weighting=False), 4, mirrored=True)
+    drawn = source.draw(torch.Generator().manual_seed(1))
+    first, again = source.take(drawn), source.take(drawn)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    seen, targets, weights = first
+    assert seen.shape == (8, 3, 16, 16)
+    assert targets.shape == (8, 4)
+    assert torch.allclose(targets.sum(1), torch.ones(8))
+    assert torch.allclose(weights, torch.full((8,), 1 / 8))
+    assert (seen - images[drawn[:8]]).abs().amax((1, 2, 3)).gt(0.01).any()
+
+
+def test_stored_logits_stay_with_their_changed_pictures() -> None:
+    new = Pictures(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.zeros(5, dtype=torch.int64), 3)
+    images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    logits, known = torch.arange(8.0).reshape(4, 2), torch.ones(4, 2)
+    plain = WithLogits(new, images, torch.ones(4, dtype=torch.int64), logits, known, 3, 0.5, weighting=False)
+    varied = Varied(plain, 2, mirrored=False)
+    drawn = varied.draw(torch.Generator().manual_seed(1))
+    for changed, before in zip(varied.take(drawn)[1:], plain.take(drawn[: varied.count])[1:], strict=True):
+        assert torch.equal(changed, before)
+
+
+def test_shared_targets_judge_as_cross_entropy_does() -> None:
+    net = ConvNet((1, 8, 8), 4)
+    params = net.init(torch.Generator().manual_seed(0), 3)
+    images, targets = torch.rand(5, 1, 8, 8), torch.softmax(torch.randn(5, 3), 1)
+    weights = torch.rand(5)
+    wanted = (torch.nn.functional.cross_entropy(net(params, images), targets, reduction="none") * weights).sum()
+    assert torch.allclose(Shared(net)(params, images, targets, weights), wanted)
+    hard = torch.tensor([0, 2, 1, 1, 0])
+    assert torch.allclose(
+        Shared(net)(params, images, shares(hard, 3, images), weights), Classify(net)(params, images, hard, weights)
+    )
+    wide = Shared(net).widened((images, targets, weights), 5)
+    assert torch.allclose(Shared(net)(widened(params, 5), *wide), wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from ccmcl.files import first_line
 from ccmcl.learn import logits_of
 from ccmcl.loop import Job, State, prefixed, section
 from ccmcl.memory import Memory
-from ccmcl.memory_file import pack, unpack
+from ccmcl.memory_file import pack, picture_shape, unpack
 from ccmcl.methods import METHODS, Learner, Plan, check, plan_steps
 from ccmcl.nets import Params
 from ccmcl.planning import plan_of
@@ -124,7 +124,7 @@ class ContinualClassifier:
             if plain_colour(pixels[numbered == numbers[label]]).all():
                 raise InputError(f"Every picture of class {label!r} is of one colour: there is nothing to learn.")
         experience = Experience(self._calls, tuple(sorted(set(numbered.tolist()))), pixels, numbered)
-        plan, method = self._plan(shape), str(self._given["method"])
+        plan, method = self._plan(shape, numbers), str(self._given["method"])
         check(plan, method, len(numbers))
         plan = settle(self._compute, plan, method, (experience.classes,)).equip(plan)
         teller = _Teller(reporter(not self._verbose))
@@ -184,8 +184,11 @@ class ContinualClassifier:
             classifier._calls = calls = int(about["calls"])
             if len(set(labels)) < len(labels) or calls < 0 or len(labels) > (about["classes"] or len(labels)):
                 raise InputError("its labels and calls do not fit together")
-            wanted = METHODS[str(classifier._given["method"])].stored
-            if any(set(kept.tensors()) != wanted for kept in memory.values()):
+            method = METHODS[str(classifier._given["method"])]
+            if any(
+                kept.kind not in method.kinds or ("logits" in kept.tensors()) != method.logits
+                for kept in memory.values()
+            ):
                 raise InputError("its memory is not what its method stores")
             if about["shape"] is not None:
                 channels, height, width = map(int, about["shape"])
@@ -193,15 +196,15 @@ class ContinualClassifier:
                 params = section(tensors, "params")
                 _check_params(classifier._plan(classifier._shape), params, len(classifier._labels))
                 classifier._learner = Learner(memory, params)
-                pictures = {tuple(next(iter(kept.tensors().values())).shape[1:]) for kept in memory.values()}
+                pictures = {picture_shape(kept) for kept in memory.values()}
                 if pictures - {classifier._shape} or any(label >= len(classifier._labels) for label in memory):
                     raise InputError("the memory is of other pictures or classes")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path} is damaged: {first_line(error)}.") from error
         return classifier
 
-    def _plan(self, shape: tuple[int, int, int]) -> Plan:
-        return plan_of(Experiment.of(shape=shape, **self._given), shape, self._classes)
+    def _plan(self, shape: tuple[int, int, int], labels: Iterable[Hashable] = ()) -> Plan:
+        return plan_of(Experiment.of(shape=shape, **self._given), shape, self._classes, [str(one) for one in labels])
 
     def _checked_shape(self, pixels: Tensor) -> tuple[int, int, int]:
         _, channels, height, width = pixels.shape

@@ -101,5 +101,10 @@ def operations(plan: Plan, method: str, groups: Sequence[Sequence[int]]) -> tupl
     count = limit(plan, plan.sharing(classes))
     images = images_of(count, plan.ratio) if method == "composite" else count
     seen = [sum(map(len, groups[: i + 1])) for i in range(len(groups))]
-    learned = work.learning(plan.net, outputs, plan.recipe, [min(batch, images * n) for n in seen])
-    return learned, work.condensing(plan.net, outputs, plan.condensation, images, groups)
+    whole = plan.recipe.style.varied
+    learned = work.learning(plan.net, outputs, plan.recipe, [batch if whole else min(batch, images * n) for n in seen])
+    trained = replace(plan.recipe, steps=plan.experts * plan.distribution.expert_steps)
+    experts = work.learning(plan.net, outputs, trained, [batch] * len(groups))
+    if plan.objective == "distribution":
+        return learned, experts + work.matching(plan.net, outputs, plan.distribution, images, classes)
+    return learned, experts + work.condensing(plan.net, outputs, plan.condensation, images, groups)

@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 
 from ccmcl import optimisers
 from ccmcl.engine import Batch, Classify, Engine, Update, descend, even, weighed
+from ccmcl.forms import Form
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
 from ccmcl.memory import Learned, eight_bit, formed, unit
 from ccmcl.nets import ConvNet, Params
@@ -80,7 +81,7 @@ class Condenser:
             "generator": self.generator.get_state(),
             **prefixed("memory", tensors),
             **prefixed("optimiser", optimisers.start(self.settings.optimiser, tensors)),
-            **self._forming(0, tensors),
+            **forming(0, self.total, self.memory.form, tensors),
         }
 
     def step(self, state: State) -> tuple[State, Tensor]:
@@ -115,7 +116,7 @@ class Condenser:
             **prefixed("memory", tensors),
             **prefixed("optimiser", slots),
             **prefixed("forming", section(state, "forming")),
-            **self._forming(done + 1, tensors),
+            **forming(done + 1, self.total, self.memory.form, tensors),
         }, distance
 
     def _begin(self, generator: Generator) -> tuple[Params, dict[str, Tensor]]:
@@ -153,15 +154,16 @@ class Condenser:
             params = descend(params, gradient, self.settings.network_rate)
         return params
 
-    def _forming(self, done: int, tensors: dict[str, Tensor]) -> State:
-        """Keep what the first images look like, at a few moments: how a memory forms can be looked at later."""
-        if done not in moments(self.total):
-            return {}
-        return {f"forming.{done}": eight_bit(self.memory.form.images(tensors)[:FORMING_IMAGES])}
-
     def finish(self, state: State) -> Learned:
         """Take the memory out of the last state."""
         return formed(type(self.memory), placed(section(state, "memory"), CPU), self.memory.form)
+
+
+def forming(done: int, total: int, form: Form, tensors: Params) -> State:
+    """Keep what the first images look like, at a few moments: how a memory forms can be looked at later."""
+    if done not in moments(total):
+        return {}
+    return {f"forming.{done}": eight_bit(form.images(tensors)[:FORMING_IMAGES])}
 
 
 def moments(total: int) -> list[int]:

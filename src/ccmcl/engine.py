@@ -118,7 +118,7 @@ class Engine:
         total: Params = {}
         value = batch[0].new_zeros(())
         for block in self._blocks(batch, judge.net):
-            part, loss = self._run(function, params, *block)
+            part, loss = self.run(function, params, *block)
             value = value + loss
             if not total:
                 total = part
@@ -130,10 +130,21 @@ class Engine:
         self, function: Update, params: Params, real: Params, tensors: Params, slots: Params, label: Tensor
     ) -> tuple[Params, Params, Float[Tensor, ""]]:
         """Update a memory once."""
-        result: tuple[Params, Params, Tensor] = self._run(function, params, real, tensors, slots, label)
+        result: tuple[Params, Params, Tensor] = self.run(function, params, real, tensors, slots, label)
         return result
 
-    def _run(self, function: Any, *arguments: Any) -> Any:
+    def features(
+        self, function: Any, net: ConvNet, params: Params, images: Tensor, table: Tensor
+    ) -> Float[Tensor, "f"]:
+        """Compute mean features, block by block."""
+        batch = (images, table.expand(len(images), -1), even(len(images), images))
+        total = images.new_zeros(())
+        for block in self._blocks(batch, net):
+            total = total + self.run(function, params, *(part.contiguous() for part in block))
+        return total
+
+    def run(self, function: Any, *arguments: Any) -> Any:
+        """Compute a function of tensors, compiled or as it is; it tells by its hash what it computes."""
         return function(*arguments) if self.graphs is None else self.graphs(function, *arguments)
 
     def _blocks(self, batch: Batch, net: ConvNet) -> Iterator[Batch]:

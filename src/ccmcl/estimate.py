@@ -75,7 +75,7 @@ def operations(experiment: Experiment) -> int | None:
         for size in experience_sizes(experiment.sizes(), len(order)):
             groups.append(tuple(range(start, start + size)))
             start += size
-        plan = plan_of(experiment, SHAPES[experiment.dataset], len(order))
+        plan = plan_of(experiment, SHAPES[experiment.dataset], len(order), CLASSES[experiment.dataset])
         return sum(operations(plan, experiment.method, groups))
     except InputError:
         return 0  # it will fail at once

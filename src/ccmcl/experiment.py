@@ -12,12 +12,49 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ccmcl.budget import Budget
-from ccmcl.catalogue import METHODS, OPTIMISERS, PRECISIONS, SHAPES
+from ccmcl.budget import BITS, Budget
+from ccmcl.catalogue import (
+    ANSWERS,
+    CODECS,
+    LABELS,
+    METHODS,
+    OBJECTIVES,
+    OPTIMISERS,
+    PRECISIONS,
+    RECIPES,
+    SHAPES,
+    STARTS,
+)
 from ccmcl.errors import InputError, nearest
 
 FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "method": METHODS,
+    "condense_optimiser": OPTIMISERS,
+    "precision": PRECISIONS,
+    "objective": OBJECTIVES,
+    "recipe": RECIPES,
+    "start": STARTS,
+    "labels": LABELS,
+    "codec": CODECS,
+    "squash": ANSWERS[1:],
+    "mirrored": ANSWERS,
+}
+POSITIVE = (
+    "width",
+    "blocks",
+    "outer",
+    "inner",
+    "matching",
+    "condense_batch",
+    "steps",
+    "batch",
+    "reduction",
+    "experts",
+    "expert_steps",
+    "updates",
+)
 
 
 def setting(about: str, default: Any = dataclasses.MISSING) -> Any:
@@ -48,6 +85,20 @@ class Experiment:
     blocks: int = setting("blocks of the network (small pictures have room for fewer)", 3)
     precision: str = setting("numbers that convolutions compute with: float32 or bfloat16", "float32")
     ratio: float = setting("images per component, Q/P", 2.0)
+    reduction: int = setting("what is stored has 1/this of the resolution; images are enlarged from it", 1)
+    bits: int = setting("bits of a learned number: 32, 16 or 8", 32)
+    squash: str = setting("mixtures go through a sigmoid: yes or no", "yes")
+    start: str = setting("learned images begin as noise, or as real pictures: noise or real", "noise")
+    labels: str = setting("labels of learned images: hard, or soft (what the experts take them for)", "hard")
+    codec: str = setting("stored pictures are raw, jpeg or webp", "raw")
+    quality: int = setting("quality of jpeg or webp, from 1 to 100", 75)
+    objective: str = setting("what is matched: gradient (the paper) or distribution (mean features)", "gradient")
+    experts: int = setting("networks trained in each experience, whose features are matched", 2)
+    expert_steps: int = setting("training steps of each such network", 200)
+    updates: int = setting("updates of the memory of a class by features", 300)
+    judged: float = setting("weight of the cross-entropy under a trained network, beside the features", 0.1)
+    recipe: str = setting("how networks learn: paper (plain SGD), or strong (momentum, changed images, …)", "paper")
+    mirrored: str = setting("pictures mean the same in a mirror: yes, no, or auto (not if they are characters)", "auto")
     outer: int = setting("networks drawn anew while condensing a class, K")
     inner: int = setting("real batches seen by each such network, T")
     matching: int = setting("updates of the memory for each real batch, I")
@@ -80,20 +131,23 @@ class Experiment:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             check_type(field.name, getattr(self, field.name), str(field.type))
-        if self.method not in METHODS:
-            raise InputError(f"There is no method {self.method!r}: {nearest(self.method, METHODS)}.")
-        if self.condense_optimiser not in OPTIMISERS:
-            raise InputError(
-                f"There is no optimiser {self.condense_optimiser!r}: {nearest(self.condense_optimiser, OPTIMISERS)}."
-            )
-        if self.precision not in PRECISIONS:
-            raise InputError(f"There is no precision {self.precision!r}: {nearest(self.precision, PRECISIONS)}.")
-        for name in ("width", "blocks", "outer", "inner", "matching", "condense_batch", "steps", "batch"):
+        for name, known in CHOICES.items():
+            if (value := getattr(self, name)) not in known:
+                what = name.rpartition("_")[2]
+                raise InputError(f"There is no {what} {value!r}: {nearest(value, known)}.")
+        if self.bits not in BITS:
+            raise InputError(f"The setting bits must be 8, 16 or 32, not {self.bits}.")
+        if not 1 <= self.quality <= 100:
+            raise InputError(f"The setting quality must be from 1 to 100, not {self.quality}.")
+        for name in POSITIVE:
             if getattr(self, name) < 1:
                 raise InputError(f"The setting {name} must be at least 1, not {getattr(self, name)}.")
         for name in ("seed", "holdout", "training"):
             if getattr(self, name) < 0:
                 raise InputError(f"The setting {name} must not be negative ({getattr(self, name)}).")
+        if not 0 <= self.judged <= sys.float_info.max:
+            raise InputError(f"The setting judged must not be negative ({self.judged}).")
+        object.__setattr__(self, "judged", float(self.judged))
         for name in ("ratio", "condense_rate", "rate"):
             if not 0 < getattr(self, name) <= sys.float_info.max:
                 raise InputError(f"The setting {name} must be a positive number, not {getattr(self, name)}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64, UInt8
 from torch import Generator, Tensor
 
+from ccmcl.augment import changed, changes, mixed_in
 from ccmcl.engine import Batch, descend, even, weighed
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
 from ccmcl.memory import unit
@@ -23,6 +25,33 @@ UNKNOWN = -1e30
 """Takes a class out of a softmax; finite, so that nothing times it is not a number."""
 
 
+CHANCES = 1 << 24
+"""Even numbers over [0, 1) are drawn as whole ones below this."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """What is done beside plain gradient steps on the images as they are."""
+
+    momentum: float = 0.0
+    """share of the last step that is taken again"""
+    decay: float = 0.0
+    """pull of all parameters to zero"""
+    cosine: bool = False
+    """the learning rate falls to zero along a cosine"""
+    average: float = 0.0
+    """memory of a running mean of the parameters, which is what comes out"""
+    varied: bool = False
+    """images are changed a little, and mixed, each time they are seen"""
+    mirrored: bool = False
+    """images mean the same in a mirror"""
+
+
+PLAIN = Style()
+STRONG = Style(momentum=0.9, decay=5e-4, cosine=True, average=0.99, varied=True)
+RECIPES = {"paper": PLAIN, "strong": STRONG}
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a network is trained."""
@@ -32,12 +61,18 @@ class Recipe:
     batch: int
     """size of a batch [B_T]"""
     rate: float
-    """learning rate of plain SGD [γ_T]"""
+    """learning rate of SGD [γ_T]"""
+    style: Style = PLAIN
 
 
 @runtime_checkable
 class Source(Protocol):
     """Where batches come from. Drawing is apart from taking: numbers are drawn on the host, ahead of their use."""
+
+    @property
+    def count(self) -> int:
+        """The images of a batch, each with a number drawn for it."""
+        ...
 
     def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
         """Draw the numbers that make a batch, always as many."""
@@ -62,11 +97,19 @@ class Trainer:
     rate: float
     generator: Generator
     device: torch.device = CPU
+    style: Style = PLAIN
 
     def init(self) -> State:
         """Make the parameters to start from."""
         params = placed(self.start(self.generator), self.device)
-        return {"step": counter(0), "generator": self.generator.get_state(), **prefixed("params", params)}
+        still = {name: torch.zeros_like(tensor) for name, tensor in params.items()}
+        return {
+            "step": counter(0),
+            "generator": self.generator.get_state(),
+            **prefixed("params", params),
+            **(prefixed("velocity", still) if self.style.momentum else {}),
+            **(prefixed("average", params) if self.style.average else {}),
+        }
 
     def step(self, state: State) -> tuple[State, Tensor]:
         """Take a gradient step on a batch."""
@@ -77,12 +120,31 @@ class Trainer:
             count = min(AHEAD, self.total - done)
             draws = torch.stack([self.source.draw(generator) for _ in range(count)]).to(self.device)
         gradients, value = self.gradient(params, self.source.take(draws[done % AHEAD]))
-        return {
-            "step": counter(done + 1),
-            "generator": generator.get_state(),
-            "draws": draws,
-            **prefixed("params", descend(params, gradients, self.rate)),
-        }, value
+        after = {"step": counter(done + 1), "generator": generator.get_state(), "draws": draws}
+        return after | self._moved(state, params, gradients, done), value
+
+    def _moved(self, state: State, params: Params, gradients: Params, done: int) -> State:
+        """Step against the gradients in the style asked for."""
+        style, rate = self.style, self.rate
+        if style.cosine:
+            rate *= (1 + math.cos(math.pi * done / self.total)) / 2
+        if style.decay:
+            gradients = {name: change + style.decay * params[name] for name, change in gradients.items()}
+        after: State = {}
+        if style.momentum:
+            before = section(state, "velocity")
+            gradients = {name: style.momentum * before[name] + change for name, change in gradients.items()}
+            after |= prefixed("velocity", gradients)
+        params = descend(params, gradients, rate)
+        if style.average:
+            keep = min(style.average, (1 + done) / (10 + done))  # the first steps are soon forgotten
+            mean = {name: keep * old + (1 - keep) * params[name] for name, old in section(state, "average").items()}
+            after |= prefixed("average", mean)
+        return after | prefixed("params", params)
+
+    def finish(self, state: State) -> Params:
+        """Take the parameters out of the last state."""
+        return placed(section(state, "average" if self.style.average else "params"), CPU)
 
 
 @dataclass(frozen=True)
@@ -93,6 +155,11 @@ class Replay:
     labels: Int64[Tensor, "n"]
     batch: int
     weighting: bool = True
+
+    @property
+    def count(self) -> int:
+        """The images of a batch."""
+        return self.batch
 
     def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
         """Draw the places of the images."""
@@ -112,13 +179,13 @@ class Pictures:
     batch: int
 
     @property
-    def size(self) -> int:
+    def count(self) -> int:
         """The pictures of a batch."""
         return min(self.batch, len(self.pixels))
 
     def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
         """Draw the places of the pictures."""
-        return distinct(len(self.pixels), self.size, generator)
+        return distinct(len(self.pixels), self.count, generator)
 
     def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
         """Return images, labels and weights."""
@@ -133,13 +200,18 @@ class Beside:
     new: Pictures
     old: Replay
 
+    @property
+    def count(self) -> int:
+        """The images of a batch."""
+        return self.new.count + self.old.count
+
     def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
         """Draw for both, the new first."""
         return torch.cat([self.new.draw(generator), self.old.draw(generator)])
 
     def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
         """Return images, labels and weights."""
-        fresh, replayed = self.new.take(drawn[: self.new.size]), self.old.take(drawn[self.new.size :])
+        fresh, replayed = self.new.take(drawn[: self.new.count]), self.old.take(drawn[self.new.count :])
         images, labels, weights = (torch.cat(pair) for pair in zip(fresh, replayed, strict=True))
         return images, labels, weights / 2
 
@@ -161,6 +233,11 @@ class WithLogits:
     weight: float
     weighting: bool = True
 
+    @property
+    def count(self) -> int:
+        """The images of a batch."""
+        return self.new.count + self.batch
+
     def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
         """Draw for both, the new first."""
         return torch.cat([self.new.draw(generator), self._old().draw(generator)])
@@ -168,7 +245,7 @@ class WithLogits:
     def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
         """Return images, labels, weights, logits, which of those count, and the weight of keeping them."""
         images, places, weights = Beside(self.new, self._old()).take(drawn)
-        count = self.new.size
+        count = self.new.count
         index = places[count:]
         blank = self.logits.new_zeros(count, self.logits.shape[1])
         return (
@@ -183,6 +260,51 @@ class WithLogits:
     def _old(self) -> Replay:
         numbers = torch.arange(len(self.images), device=self.images.device)
         return Replay(self.images, numbers, self.batch, self.weighting)
+
+
+@dataclass(frozen=True)
+class Varied:
+    """Batches of another source, each image changed a little; where they have labels alone, mixed as well.
+
+    Then they come with the share of each of the ``outputs`` classes instead of the label.
+    """
+
+    source: Source
+    outputs: int
+    mirrored: bool
+
+    @property
+    def count(self) -> int:
+        """The images of a batch."""
+        return self.source.count
+
+    def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
+        """Draw for the other source, then four numbers for each image and four for all of them."""
+        drawn = self.source.draw(generator)
+        return torch.cat([drawn, torch.randint(CHANCES, (4 * self.count + 4,), generator=generator)])
+
+    def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
+        """Return images and the rest."""
+        images, labels, weights, *others = self.source.take(drawn[: self.count])
+        chance = drawn[self.count :].to(images.dtype) / CHANCES
+        each = chance[:-4].reshape(-1, 4)
+        height, width = images.shape[-2:]
+        images = changed(images, changes(each, (height, width), self.mirrored))
+        if others:
+            return images, labels, weights, *others
+        images, targets = mixed_in(images, shares(labels, self.outputs, images), chance[-4:])
+        return images, targets, weights
+
+
+def shares(labels: Tensor, outputs: int, like: Tensor) -> Float[Tensor, "n k"]:
+    """Turn labels into the share of each class; what is that already is only widened.
+
+    >>> shares(torch.tensor([1]), 3, torch.zeros(1))
+    tensor([[0., 1., 0.]])
+    """
+    if labels.ndim == 1:
+        return F.one_hot(labels, outputs).to(like.dtype)
+    return F.pad(labels, (0, outputs - labels.shape[1])).to(like.dtype)
 
 
 def distinct(count: int, size: int, generator: Generator) -> Int64[Tensor, "s"]:
@@ -234,6 +356,28 @@ class Distil:
         images, labels, weights, logits, known, keep = batch
         more = (0, outputs - logits.shape[1])
         return images, labels, weights, F.pad(logits, more), F.pad(known, more), keep
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Judges by the cross-entropy of shares: each image may be of several classes."""
+
+    net: ConvNet
+
+    def __call__(
+        self,
+        params: Params,
+        images: Float[Tensor, "n c h w"],
+        targets: Float[Tensor, "n k"],
+        weights: Float[Tensor, "n"],
+    ) -> Float[Tensor, ""]:
+        """Compute the weighted sum."""
+        return -((torch.log_softmax(self.net(params, images), 1) * targets).sum(1) * weights).sum()
+
+    def widened(self, batch: Batch, outputs: int) -> Batch:
+        """New outputs have no share."""
+        images, targets, weights = batch
+        return images, F.pad(targets, (0, outputs - targets.shape[1])), weights
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -10,16 +10,60 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from ccmcl.budget import Budget, images_of
+from ccmcl.budget import LABEL_BYTES, Budget, Layout, images_of
 from ccmcl.condense import Condensation, Condenser
+from ccmcl.distribution import Courses, Distribution, Matcher
 from ccmcl.engine import Batch, Classify, Engine, Judge
-from ccmcl.learn import Beside, Distil, Pictures, Recipe, Replay, Source, Trainer, WithLogits, distinct, logits_of
-from ccmcl.loop import CPU, Drive, checked, generator_for, placed, section
-from ccmcl.memory import Composite, Exemplars, Learned, Memory, Pixels, Remembered
+from ccmcl.errors import InputError
+from ccmcl.forms import Form
+from ccmcl.learn import (
+    STRONG,
+    Beside,
+    Distil,
+    Pictures,
+    Recipe,
+    Replay,
+    Shared,
+    Source,
+    Trainer,
+    Varied,
+    WithLogits,
+    distinct,
+    logits_of,
+    shares,
+)
+from ccmcl.loop import CPU, Drive, State, checked, generator_for, placed, section
+from ccmcl.memory import Composite, Encoded, Exemplars, Learned, Memory, Pixels, Remembered, formed, unit
 from ccmcl.nets import ConvNet, Params, outputs_of
 from ccmcl.stream import Experience
 
 SPARE_OUTPUTS = 10
+EXPERT_RATE = 0.01
+SMALLEST_FILE = 64
+"""No picture is encoded in fewer bytes, with what is stored beside it."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is stored of a class: how small, in what, started from what. The defaults are the paper's."""
+
+    reduction: int = 1
+    """pictures and components are stored at 1/this of their resolution"""
+    bits: int = 32
+    """of a learned number"""
+    squash: bool = True
+    """mixtures of components go through a sigmoid"""
+    real: bool = False
+    """what is learned starts from real pictures, not from noise"""
+    soft: bool = False
+    """each learned image is stored with what the experts take it for"""
+    codec: str = "raw"
+    """stored pictures are files of this format"""
+    quality: int = 75
+
+    def layout(self, targets: int) -> Layout:
+        """Lay out what is counted, for labels of so many classes."""
+        return Layout(self.reduction, self.bits, targets if self.soft else 0)
 
 
 @dataclass(frozen=True)
@@ -35,6 +79,24 @@ class Plan:
     classes: int | None = None
     engine: Engine = field(default_factory=Engine)
     device: torch.device = CPU
+    shape: Shape = Shape()
+    objective: str = "gradient"
+    distribution: Distribution = Distribution()  # noqa: RUF009
+
+    @property
+    def experts(self) -> int:
+        """The networks that are trained in each experience before its classes are condensed."""
+        return self.distribution.experts if self.objective == "distribution" or self.shape.soft else 0
+
+    def small(self) -> tuple[int, int, int]:
+        """The shape of what is stored of a picture."""
+        channels, height, width = self.net.shape
+        return channels, -(-height // self.shape.reduction), -(-width // self.shape.reduction)
+
+    def form(self, squash: bool, bits: int = 32) -> Form:
+        """How what is stored becomes images."""
+        size = None if self.shape.reduction == 1 else self.net.shape[1:]
+        return Form(size, squash, bits)
 
     def outputs(self, seen: int) -> int:
         """The head of a condensing network: all classes of the stream, or tens of them while the end is open."""
@@ -68,8 +130,10 @@ class Method:
 
     meet: Meet
     about: str
-    stored: frozenset[str] = frozenset()
-    """the names of the tensors that it stores of a class"""
+    kinds: tuple[str, ...] = ()
+    """what it may remember of a class"""
+    logits: bool = False
+    """stores logits beside pictures"""
     count: Callable[[Plan, int], int] | None = None
     """how many pictures or components a class may keep when so many classes share the budget"""
     keeps_all: bool = False
@@ -123,33 +187,45 @@ def joint(plan: Plan, learner: Learner, experience: Experience, drive: Drive) ->
     return Learner(memory, _learn(plan, experience, drive, max(memory) + 1, pictures))
 
 
+def _pictures(plan: Plan, classes: int, logits: int = 0) -> int:
+    """Count the pictures that a class may store; of encoded ones in bytes, as many as could be at the very most."""
+    if plan.shape.codec != "raw" and plan.budget.in_bytes:
+        return max(1, (plan.budget.share(classes) - LABEL_BYTES) // SMALLEST_FILE)
+    return plan.budget.exemplars(plan.net.shape, classes, logits, plan.shape.reduction)
+
+
 METHODS: dict[str, Method] = {
     "composite": Method(
         composite,
         "components and mixing weights, learned (the paper's method)",
-        stored=frozenset({"components", "weights"}),
-        count=lambda plan, classes: plan.budget.components(plan.net.shape, classes, plan.ratio),
+        kinds=(Composite.kind,),
+        count=lambda plan, classes: plan.budget.components(
+            plan.net.shape, classes, plan.ratio, plan.shape.layout(plan.sharing(classes))
+        ),
     ),
     "condensation": Method(
         condensation,
         "free images, learned",
-        stored=frozenset({"pixels"}),
-        count=lambda plan, classes: plan.budget.pixels(plan.net.shape, classes),
+        kinds=(Pixels.kind,),
+        count=lambda plan, classes: plan.budget.pixels(
+            plan.net.shape, classes, plan.shape.layout(plan.sharing(classes))
+        ),
     ),
     "rehearsal": Method(
         rehearsal,
         "stored pictures",
-        stored=frozenset({"pixels"}),
-        count=lambda plan, classes: plan.budget.exemplars(plan.net.shape, classes),
+        kinds=(Exemplars.kind, Encoded.kind),
+        count=_pictures,
     ),
     "bic": Method(
         bic,
         "stored pictures with their logits, bias corrected",
-        stored=frozenset({"pixels", "logits"}),
-        count=lambda plan, classes: plan.budget.exemplars(plan.net.shape, classes, logits=plan.sharing(classes)),
+        kinds=(Exemplars.kind, Encoded.kind),
+        logits=True,
+        count=lambda plan, classes: _pictures(plan, classes, logits=plan.sharing(classes)),
     ),
     "finetune": Method(finetune, "no memory: the lower bound"),
-    "joint": Method(joint, "all data at once: the upper bound", stored=frozenset({"pixels"}), keeps_all=True),
+    "joint": Method(joint, "all data at once: the upper bound", kinds=(Exemplars.kind,), keeps_all=True),
 }
 
 
@@ -169,10 +245,63 @@ def _made_room(plan: Plan, learner: Learner, experience: Experience, method: Met
     assert method.count is not None
     classes = plan.sharing(len(set(learner.memory) | set(experience.classes)))
     count = method.count(plan, classes)
-    return replace(learner, memory=Memory({label: kept.shrunk(count) for label, kept in learner.memory.items()}))
+    kept = {label: _fitted(plan, one.shrunk(count), classes) for label, one in learner.memory.items()}
+    return replace(learner, memory=Memory(kept))
 
 
-def condensers(plan: Plan, learner: Learner, experience: Experience, method: str) -> dict[str, Condenser]:
+def _fitted(plan: Plan, kept: Remembered, classes: int) -> Remembered:
+    """Keep of encoded pictures, which differ in size, as many as a class may have when so many share the budget."""
+    if not isinstance(kept, Encoded) or not plan.budget.in_bytes:
+        return kept
+    count = kept.within(plan.budget.share(classes) - LABEL_BYTES)
+    if count < 1:
+        raise InputError(f"A budget of {plan.budget} is smaller than one picture per class: give a larger one.")
+    return kept.shrunk(count)
+
+
+def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -> dict[str, Trainer]:
+    """Lay out the jobs that train networks on the real pictures at hand beside what is remembered."""
+    if not plan.experts:
+        return {}
+    before = _made_room(plan, learner, experience, METHODS[method]).memory
+    outputs = plan.outputs(max([*before, *experience.classes]) + 1)
+    style = replace(STRONG, average=0.0, mirrored=plan.recipe.style.mirrored)
+    half = max(1, plan.recipe.batch // 2)
+    batch = half if before else plan.recipe.batch
+    pictures = Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), batch)
+    source: Source = pictures
+    if before:
+        images, labels = before.images().to(plan.device), before.labels().to(plan.device)
+        source = Beside(pictures, Replay(images, labels, half, weighting=False))
+    source = Varied(source, outputs, style.mirrored)
+    return {
+        f"expert {experience.index}-{number}": Trainer(
+            lambda generator: plan.net.init(generator, outputs),
+            source,
+            partial(plan.engine.gradient, Shared(plan.net)),
+            plan.distribution.expert_steps,
+            EXPERT_RATE,
+            generator_for(plan.seed, "expert", experience.index, number),
+            plan.device,
+            style,
+        )
+        for number in range(plan.experts)
+    }
+
+
+def courses(jobs: Mapping[str, Trainer], states: Mapping[str, State], plan: Plan) -> Courses:
+    """Take the experts' networks, before and after, out of their last states."""
+    networks = []
+    for name, job in jobs.items():
+        index, _, number = name.partition(" ")[2].partition("-")
+        start = job.start(generator_for(plan.seed, "expert", int(index), int(number)))
+        networks.append((placed(start, plan.device), placed(job.finish(states[name]), plan.device)))
+    return Courses.of(networks)
+
+
+def condensers(
+    plan: Plan, learner: Learner, experience: Experience, method: str, trained: Courses | None = None
+) -> dict[str, Condenser | Matcher]:
     """Lay out the jobs that condense the classes of an experience. Each sees the buffer as it was when it began.
 
     They depend on nothing but what is given, so that any process can make and do them.
@@ -184,20 +313,30 @@ def condensers(plan: Plan, learner: Learner, experience: Experience, method: str
     count = count_of(plan, plan.sharing(len(set(before) | set(experience.classes))))
     images_before = (before.images() if before else torch.empty(0, *plan.net.shape)).to(plan.device)
     labels_before = (before.labels() if before else torch.empty(0, dtype=torch.int64)).to(plan.device)
-    jobs = {}
+    jobs: dict[str, Condenser | Matcher] = {}
     for label in experience.classes:
         others = slice(None) if label not in before else labels_before != label
         generator = generator_for(plan.seed, "condense", experience.index, label)
         pixels = experience.of_class(label)
         if label in before:
             pixels = torch.cat([pixels, as_pixels(before[label])])
-        start: Learned
-        if method == "composite":
-            images = images_of(count, plan.ratio)
-            start = Composite.draw(generator, count, plan.net.shape, torch.float32, images)
-        else:
-            start = Pixels.draw(generator, count, plan.net.shape, torch.float32)
-        jobs[f"condense {experience.index}-{label}"] = Condenser(
+        start = _start(plan, method, count, pixels, generator)
+        name = f"condense {experience.index}-{label}"
+        if plan.objective == "distribution" and trained is not None:
+            jobs[name] = Matcher(
+                plan.net,
+                label,
+                pixels.to(plan.device),
+                start,
+                trained,
+                plan.distribution,
+                plan.recipe.style.mirrored,
+                generator,
+                engine=plan.engine,
+                device=plan.device,
+            )
+            continue
+        jobs[name] = Condenser(
             plan.net,
             outputs,
             label,
@@ -213,38 +352,117 @@ def condensers(plan: Plan, learner: Learner, experience: Experience, method: str
     return jobs
 
 
+def _start(plan: Plan, method: str, count: int, pixels: Tensor, generator: Generator) -> Learned:
+    """Make what a class is condensed from: noise, or real pictures that components and weights are fitted to."""
+    shape, small = plan.shape, plan.small()
+    mixing = method == "composite"
+    form = plan.form(shape.squash and mixing, shape.bits)
+    images = images_of(count, plan.ratio)
+    if not shape.real:
+        drawn = (
+            Composite.draw(generator, count, small, torch.float32, images)
+            if mixing
+            else Pixels.draw(generator, count, small, torch.float32)
+        )
+        return formed(type(drawn), drawn.tensors(), form)
+    chosen = torch.randint(len(pixels), (count,), generator=generator)
+    if count <= len(pixels):
+        chosen = distinct(len(pixels), count, generator)
+    pictures = reduced(unit(pixels[chosen]), small)
+    if not mixing:
+        return formed(Pixels, {"pixels": pictures}, form)
+    components = torch.logit(pictures, eps=0.01) if shape.squash else pictures
+    return formed(Composite, {"components": components, "weights": pairs(count, images, generator)}, form)
+
+
+def reduced(images: Tensor, small: tuple[int, int, int]) -> Tensor:
+    """Make pictures smaller, each pixel the mean of those it stands for."""
+    return images if images.shape[-2:] == small[-2:] else F.interpolate(images, size=small[-2:], mode="area")
+
+
+def pairs(count: int, images: int, generator: Generator) -> Tensor:
+    """Weigh components into images: first each by itself, then each with another one, three to one.
+
+    >>> pairs(2, 3, torch.Generator().manual_seed(0)).T
+    tensor([[1.0000, 0.0000],
+            [0.0000, 1.0000],
+            [0.7500, 0.2500]])
+    """
+    weights = torch.zeros(count, images)
+    for image in range(images):
+        own = image % count
+        if image < count or count == 1:
+            weights[own, image] = 1.0
+        else:
+            other = (own + 1 + int(torch.randint(count - 1, (), generator=generator))) % count
+            weights[own, image], weights[other, image] = 0.75, 0.25
+    return weights
+
+
 def _condense_and_learn(plan: Plan, learner: Learner, experience: Experience, drive: Drive, method: str) -> Learner:
     """Algorithm 2 for one experience."""
-    jobs = condensers(plan, learner, experience, method)
+    training = experts(plan, learner, experience, method)
+    trained = courses(training, drive(training), plan) if training else None
+    jobs = condensers(plan, learner, experience, method, trained)
     memory = _made_room(plan, learner, experience, METHODS[method]).memory
     for name, state in drive(jobs).items():
         learned = jobs[name].finish(state)
         checked(learned.tensors(), "the memory (condense_rate)")
+        if plan.shape.soft and trained is not None:
+            learned = replace(
+                learned, targets=_taken_for(plan, trained, learned, max([*memory, *experience.classes]) + 1)
+            )
         memory = memory.plus(jobs[name].label, learned)
     return Learner(memory, _learn(plan, experience, drive, max(memory) + 1, _replay(plan, memory, plan.recipe.batch)))
 
 
+@torch.no_grad()
+def _taken_for(plan: Plan, trained: Courses, learned: Learned, outputs: int) -> Tensor:
+    """Say what the experts take images for, on average, among the classes seen so far."""
+    images = learned.images().to(plan.device)
+    total = torch.zeros(len(images), outputs, device=plan.device)
+    for number in range(len(trained)):
+        params = {name: tensor[number] for name, tensor in trained.end.items()}
+        logits = torch.cat([plan.net(params, part) for part in torch.split(images, 128)])
+        total += torch.softmax(logits[:, :outputs], 1)
+    return (total / len(trained)).to(torch.float16).cpu()
+
+
 def _replay(plan: Plan, memory: Memory, batch: int) -> Replay:
     images, labels = memory.images().to(plan.device), memory.labels().to(plan.device)
-    return Replay(images, labels, batch, plan.engine.weighting)
+    weighting = plan.engine.weighting and not plan.recipe.style.varied
+    soft = [kept.tensors()["targets"] for kept in memory.values() if "targets" in kept.tensors()]
+    if soft:
+        outputs = max(memory) + 1
+        taken = torch.cat([shares(part, outputs, images) for part in soft]).to(plan.device)
+        labels = (shares(labels, outputs, images) + taken) / 2
+    return Replay(images, labels, batch, weighting)
 
 
 def _learn(plan: Plan, experience: Experience, drive: Drive, outputs: int, source: Source) -> Params:
     """Train a new network."""
+    judge: Judge = Classify(plan.net)
+    if isinstance(source, Replay) and source.labels.ndim > 1:
+        judge = Shared(plan.net)
     return _train(
-        plan,
-        lambda generator: plan.net.init(generator, outputs),
-        source,
-        Classify(plan.net),
-        experience.index,
-        drive,
+        plan, lambda generator: plan.net.init(generator, outputs), source, judge, experience.index, drive, outputs
     )
 
 
 def _train(
-    plan: Plan, start: Callable[[Generator], Params], source: Source, judge: Judge, index: int, drive: Drive
+    plan: Plan,
+    start: Callable[[Generator], Params],
+    source: Source,
+    judge: Judge,
+    index: int,
+    drive: Drive,
+    outputs: int,
 ) -> Params:
-    """Train a network from a start, in the experience of this index."""
+    """Train a network from a start to tell so many classes apart, in the experience of this index."""
+    style = plan.recipe.style
+    if style.varied:
+        source = Varied(source, outputs, style.mirrored)
+        judge = Shared(plan.net) if isinstance(judge, Classify) else judge
     job = Trainer(
         start,
         source,
@@ -253,9 +471,10 @@ def _train(
         plan.recipe.rate,
         generator_for(plan.seed, "learn", index),
         plan.device,
+        style,
     )
     name = f"learn {index}"
-    return checked(placed(section(drive({name: job})[name], "params"), CPU), "the network")
+    return checked(job.finish(drive({name: job})[name]), "the network")
 
 
 def _go_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive, keep_logits: bool = False) -> Params:
@@ -274,7 +493,7 @@ def _go_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive, k
     def start(generator: Generator) -> Params:
         return plan.net.init(generator, outputs) if old is None else plan.net.grow(old, outputs, generator)
 
-    return _train(plan, start, source, judge, experience.index, drive)
+    return _train(plan, start, source, judge, experience.index, drive, outputs)
 
 
 def _with_logits(plan: Plan, new: Pictures, memory: Memory, outputs: int, weight: float) -> WithLogits:
@@ -284,7 +503,8 @@ def _with_logits(plan: Plan, new: Pictures, memory: Memory, outputs: int, weight
     lengths = torch.cat([torch.full((len(part),), part.shape[1]) for part in stored])
     known = (torch.arange(outputs) < lengths[:, None]).to(logits)
     images, labels = memory.images().to(plan.device), memory.labels().to(plan.device)
-    return WithLogits(new, images, labels, logits, known, new.batch, weight, plan.engine.weighting)
+    weighting = plan.engine.weighting and not plan.recipe.style.varied
+    return WithLogits(new, images, labels, logits, known, new.batch, weight, weighting)
 
 
 def _store(
@@ -296,15 +516,27 @@ def _store(
 ) -> Memory:
     """Store random pictures of each class of the experience, with what ``judge`` says of them."""
     assert method.count is not None
-    count = method.count(plan, plan.sharing(len(set(memory) | set(experience.classes))))
+    classes = plan.sharing(len(set(memory) | set(experience.classes)))
+    count = method.count(plan, classes)
     for label in experience.classes:
         pixels = experience.of_class(label)
         if label in memory:
             pixels = torch.cat([pixels, as_pixels(memory[label])])
         generator = generator_for(plan.seed, "store", experience.index, label)
         chosen = pixels[distinct(len(pixels), min(count, len(pixels)), generator)]
-        memory = memory.plus(label, Exemplars(chosen, None if judge is None else judge(chosen)))
+        logits = None if judge is None else judge(chosen)
+        memory = memory.plus(label, _fitted(plan, _kept(plan, chosen, logits), classes))
     return memory
+
+
+def _kept(plan: Plan, pixels: Tensor, logits: Tensor | None) -> Exemplars | Encoded:
+    """Store pictures: smaller and encoded, if asked for."""
+    shape, form = plan.shape, plan.form(squash=False)
+    if shape.reduction > 1:
+        pixels = as_eight_bit(reduced(unit(pixels), plan.small()))
+    if shape.codec == "raw":
+        return Exemplars(pixels, logits, form)
+    return Encoded.of(pixels, shape.codec, shape.quality, logits, form)
 
 
 def _correction(plan: Plan, memory: Memory, params: Params, newest: list[int], index: int, drive: Drive) -> Tensor:
@@ -343,6 +575,11 @@ class Answers:
     labels: Tensor
     batch: int
 
+    @property
+    def count(self) -> int:
+        """The answers of a batch."""
+        return self.batch
+
     def draw(self, generator: Generator) -> Tensor:
         """Draw the places."""
         return torch.randint(len(self.labels), (self.batch,), generator=generator)
@@ -354,18 +591,26 @@ class Answers:
 
 def as_pixels(kept: Remembered) -> Tensor:
     """Turn remembered images back into eight-bit pictures, to be joined with new ones of their class."""
-    tensors = kept.tensors()
-    if "pixels" in tensors and tensors["pixels"].dtype == torch.uint8:
-        return tensors["pixels"]
-    return (kept.images().clamp(0, 1) * 255).round().to(torch.uint8)
+    if isinstance(kept, Exemplars) and kept.form.size is None:
+        return kept.pixels
+    return as_eight_bit(kept.images())
+
+
+def as_eight_bit(images: Tensor) -> Tensor:
+    """Round images to eight bits."""
+    return (images.clamp(0, 1) * 255).round().to(torch.uint8)
 
 
 def plan_steps(method: str, plan: Plan, groups: tuple[tuple[int, ...], ...]) -> dict[str, int]:
     """Count the steps of each kind of work that a whole stream takes, for an estimate of the time."""
     learning = {"learn": plan.recipe.steps * len(groups)}
     if method in ("composite", "condensation"):
-        each = plan.condensation.outer * plan.condensation.inner
-        return {"condense": each * sum(map(len, groups)), **learning}
+        each, trained = plan.condensation.outer * plan.condensation.inner, {}
+        if plan.objective == "distribution":
+            each = plan.distribution.updates
+        if plan.experts:
+            trained = {"expert": plan.experts * plan.distribution.expert_steps * len(groups)}
+        return {**trained, "condense": each * sum(map(len, groups)), **learning}
     if method == "bic":
         return {**learning, "correct": plan.recipe.steps * (len(groups) - 1)}
     return learning

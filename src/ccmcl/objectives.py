@@ -1,4 +1,4 @@
-"""How far the gradient on a memory is from the gradient on the real data."""
+"""How far a memory is from the real data: by the gradients on both, or by the features of both."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ def gradient_distance(real: Params, memory: Params) -> Float[Tensor, ""]:
     1.0
     """
     return torch.stack([row_distance(real[name], memory[name]) for name in memory]).sum()
+
+
+def feature_distance(real: Float[Tensor, "f"], memory: Float[Tensor, "f"]) -> Float[Tensor, ""]:
+    """Measure how far apart the mean features of real and of remembered images are: the squared distance.
+
+    >>> feature_distance(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+    tensor(4.)
+    """
+    return (real - memory).square().sum()
 
 
 def row_distance(a: Tensor, b: Tensor) -> Float[Tensor, ""]:

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from ccmcl.budget import Budget
 from ccmcl.condense import Condensation
+from ccmcl.distribution import Distribution
 from ccmcl.experiment import Experiment
-from ccmcl.learn import Recipe
-from ccmcl.methods import Plan
+from ccmcl.learn import RECIPES, Recipe
+from ccmcl.methods import Plan, Shape
 from ccmcl.nets import ConvNet
 
 
-def plan_of(experiment: Experiment, shape: tuple[int, int, int], classes: int | None) -> Plan:
+def plan_of(
+    experiment: Experiment, shape: tuple[int, int, int], classes: int | None, names: Sequence[str] = ()
+) -> Plan:
     """Lay out what a method needs for pictures of this shape; ``classes`` is None where the stream is open-ended.
+
+    ``names`` are those of the classes, which tell whether a picture means the same in a mirror where that is not said.
 
     >>> plan_of(Experiment.of(dataset="mnist", preset="paper"), (1, 28, 28), 10).condensation.outer
     50
     """
+    mirrored = experiment.mirrored == "yes" or (experiment.mirrored == "auto" and not characters(names))
     return Plan(
-        ConvNet(shape, experiment.width, experiment.blocks, experiment.precision),
+        ConvNet(
+            shape,
+            experiment.width,
+            experiment.blocks,
+            experiment.precision,
+            centred=experiment.recipe == "strong",
+        ),
         Budget.parse(experiment.budget),
         experiment.ratio,
         Condensation(
@@ -30,7 +45,37 @@ def plan_of(experiment: Experiment, shape: tuple[int, int, int], classes: int | 
             experiment.condense_rate,
             experiment.rate,
         ),
-        Recipe(experiment.steps, experiment.batch, experiment.rate),
+        Recipe(
+            experiment.steps, experiment.batch, experiment.rate, replace(RECIPES[experiment.recipe], mirrored=mirrored)
+        ),
         experiment.seed,
         classes,
+        shape=Shape(
+            experiment.reduction,
+            experiment.bits,
+            experiment.squash == "yes",
+            experiment.start == "real",
+            experiment.labels == "soft",
+            experiment.codec,
+            experiment.quality,
+        ),
+        objective=experiment.objective,
+        distribution=Distribution(
+            experiment.experts,
+            experiment.expert_steps,
+            experiment.updates,
+            experiment.condense_batch,
+            experiment.condense_optimiser,
+            experiment.condense_rate,
+            experiment.judged,
+        ),
     )
+
+
+def characters(names: Sequence[str]) -> bool:
+    """Tell whether classes are characters, as digits are, by their names: these are others in a mirror, or none.
+
+    >>> characters(["0", "1", "2"]), characters(["cat", "dog"])
+    (True, False)
+    """
+    return bool(names) and all(len(name) == 1 and name.isalnum() for name in names)

@@ -236,9 +236,8 @@ class Keeper:
         """Say in words what a job does: 'condense 2-5' condenses class 5 in experience 2."""
         kind, _, where = name.partition(" ")
         index, _, label = where.partition("-")
-        return f"experience {int(index) + 1}/{self.experiences}: {kind}" + (
-            f" {self.names[int(label)]}" if label else ""
-        )
+        what = f" {int(label) + 1}" if kind == "expert" else f" {self.names[int(label)]}" if label else ""
+        return f"experience {int(index) + 1}/{self.experiences}: {kind}{what}"
 
 
 @dataclass
@@ -275,7 +274,7 @@ def arrange(experiment: Experiment, data: Dataset) -> tuple[Stream, Images, Plan
             raise InputError(f"Holding out {experiment.holdout} images leaves a class without any to learn from.")
     order = class_order(experiment.order, len(train.classes), experiment.seed)
     stream = Stream.of(train, order, experiment.sizes())
-    plan = plan_of(experiment, shape(data), len(stream.order))
+    plan = plan_of(experiment, shape(data), len(stream.order), stream.names)
     check(plan, experiment.method, len(stream.order))
     return stream, test, plan
 

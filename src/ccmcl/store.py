@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ccmcl.errors import InputError
 from ccmcl.evaluate import Tally
-from ccmcl.experiment import Experiment
+from ccmcl.experiment import Experiment, from_dict
 from ccmcl.files import read_json, storage_error, write_json
 from ccmcl.locks import LOCK, LOOK_SECONDS
 from ccmcl.loop import CPU, State, placed, prefixed, section
@@ -43,6 +43,14 @@ class Progress:
     confusion: tuple[tuple[int, ...], ...] = ()
     """what each class was taken for after the last experience"""
     cost: tuple[tuple[str, float], ...] = ()
+
+
+def same(settings: object, experiment: Experiment) -> bool:
+    """Tell whether settings in a file are those of an experiment; what did not exist yet is at its default."""
+    try:
+        return isinstance(settings, dict) and from_dict(settings) == experiment
+    except InputError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,7 @@ class RunFolder:
         settings = {"experiment": experiment.as_dict(), "data": fingerprint}
         if self.config_file.is_file():
             there = read_json(self.config_file)
-            if not isinstance(there, dict) or there.get("experiment") != settings["experiment"]:
+            if not isinstance(there, dict) or not same(there.get("experiment"), experiment):
                 raise InputError(f"{self.path} holds another experiment; choose another place with --out.")
             if there.get("data") != fingerprint:
                 raise InputError(

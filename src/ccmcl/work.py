@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ccmcl.condense import Condensation
+from ccmcl.distribution import Distribution
 from ccmcl.learn import Recipe
 from ccmcl.nets import ConvNet
 
@@ -14,6 +15,10 @@ and by the images where there is a layer before."""
 MATCHING = (5, 7)
 """The same for a matching update, which differentiates a gradient by the images: beside the gradient, kernels meet
 images and images meet gradients once more in each direction."""
+
+FORWARD = (1, 1)
+DRAWING = (2, 2)
+"""The same for an update by features, which differentiates them by the images alone."""
 
 
 def layers(net: ConvNet, outputs: int) -> list[int]:
@@ -52,6 +57,13 @@ def condensing(net: ConvNet, outputs: int, settings: Condensation, images: int, 
         total += len(group) * settings.outer * settings.inner * each
         seen += len(group)
     return total
+
+
+def matching(net: ConvNet, outputs: int, settings: Distribution, images: int, classes: int) -> int:
+    """Count the updates by features of a whole stream, ``images`` of each class being remembered."""
+    networks = 2 if settings.judged else 1
+    forward, drawing = (per_image(net, outputs, passes) for passes in (FORWARD, DRAWING))
+    return classes * settings.updates * (settings.batch * forward + networks * images * drawing)
 
 
 def learning(net: ConvNet, outputs: int, recipe: Recipe, distinct: Sequence[int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import torch
 from ccmcl.compute import Settled
 from ccmcl.data import load
 from ccmcl.errors import InputError
-from ccmcl.methods import condensers
+from ccmcl.loop import Job
+from ccmcl.methods import Learner, condensers, courses, experts
 from ccmcl.pipes import Say, opened
 from ccmcl.progress import Silent
 from ccmcl.running import Keeper, arrange
 from ccmcl.store import RunFolder
+from ccmcl.stream import Experience
 
 
 @dataclass
@@ -43,10 +46,24 @@ class Hand:
     def __call__(self, task: dict[str, Any]) -> None:
         """Do one job; its last state is in the folder then."""
         progress, stream = self.folder.load_progress(), self.stream
-        jobs = condensers(self.plan, progress.learner, stream[len(progress.tallies)], self.experiment.method)
+        jobs = self._jobs(task["name"], progress.learner, stream[len(progress.tallies)])
         seconds = dict(task["seconds"])
         keeper = Keeper(self.folder, Saying(self.say), self.every, stream.names, len(stream), seconds)
         keeper({task["name"]: jobs[task["name"]]})
+
+    def _jobs(self, name: str, learner: Learner, experience: Experience) -> Mapping[str, Job]:
+        """Make the jobs of an experience that are of one kind with this one."""
+        method = self.experiment.method
+        training = experts(self.plan, learner, experience, method)
+        if name in training or not training:
+            return training or condensers(self.plan, learner, experience, method)
+        states = {}
+        for one in training:
+            kept = self.folder.load_job(one)
+            if kept is None:
+                raise InputError(f"{self.folder.path} is damaged: the networks of this experience are missing.")
+            states[one] = kept[0]
+        return condensers(self.plan, learner, experience, method, courses(training, states, self.plan))
 
 
 def main() -> None:

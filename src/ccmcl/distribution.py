@@ -1,0 +1,211 @@
+"""One class becomes its memory by another road: networks see the same features, on average, as in real pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64, UInt8
+from torch import Generator, Tensor
+
+from ccmcl import optimisers
+from ccmcl.augment import changed, changes
+from ccmcl.condense import forming
+from ccmcl.engine import Engine
+from ccmcl.forms import Form
+from ccmcl.learn import AHEAD, CHANCES
+from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
+from ccmcl.memory import Learned, count_of, formed, unit
+from ccmcl.nets import ConvNet, Params
+from ccmcl.objectives import feature_distance
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How features are matched."""
+
+    experts: int = 2
+    """networks trained in each experience, for all its classes"""
+    expert_steps: int = 200
+    """steps that each is trained for"""
+    updates: int = 300
+    """updates of the memory of a class"""
+    batch: int = 64
+    """real pictures seen in each"""
+    optimiser: str = "adam"
+    """rule that updates the memory"""
+    rate: float = 0.005
+    """its learning rate"""
+    judged: float = 0.1
+    """weight of the cross-entropy under the trained network"""
+
+
+@dataclass(frozen=True)
+class Courses:
+    """What some networks were before they were trained and after, each parameter with the networks along its front."""
+
+    start: Params
+    end: Params
+
+    @staticmethod
+    def of(networks: Sequence[tuple[Params, Params]]) -> Courses:
+        """Set networks, before and after, side by side."""
+        starts, ends = zip(*networks, strict=True)
+        return Courses(beside(starts), beside(ends))
+
+    def __len__(self) -> int:
+        return len(self.end["head.bias"])
+
+    def at(self, which: Int64[Tensor, ""], along: Float[Tensor, ""]) -> tuple[Params, Params]:
+        """Take a network on the line between its beginning and its end, and the end."""
+        chosen = which.reshape(1)
+        end = {name: tensor.index_select(0, chosen)[0] for name, tensor in self.end.items()}
+        start = {name: tensor.index_select(0, chosen)[0] for name, tensor in self.start.items()}
+        return {name: start[name] + along * (end[name] - start[name]) for name in end}, end
+
+
+def beside(networks: Sequence[Params]) -> Params:
+    """Stack the parameters of networks."""
+    return {name: torch.stack([network[name] for network in networks]) for name in networks[0]}
+
+
+@dataclass(frozen=True)
+class Features:
+    """The sum of what reaches the last layer over some pictures, each changed as its row says."""
+
+    net: ConvNet
+
+    def __call__(
+        self,
+        params: Params,
+        images: Float[Tensor, "n c h w"],
+        table: Float[Tensor, "n 12"],
+        weights: Float[Tensor, "n"],
+    ) -> Float[Tensor, "f"]:
+        """Compute the weighted sum."""
+        return weights @ self.net.embed(params, changed(images, table))
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One update: memory → images → changed → mean features → distance, and what the trained network takes them for."""
+
+    net: ConvNet
+    form: Form
+    optimiser: str
+    rate: float
+    judged: float
+
+    def __call__(
+        self,
+        line: Params,
+        trained: Params,
+        real: Float[Tensor, "f"],
+        tensors: Params,
+        slots: Params,
+        together: Float[Tensor, "q 12"],
+        apart: Float[Tensor, "q 12"],
+        label: Int64[Tensor, ""],
+    ) -> tuple[Params, Params, Float[Tensor, ""]]:
+        """Return the memory and its optimiser after the update, and the loss before it."""
+
+        def loss(numbers: Params) -> Tensor:
+            images = self.form.images(numbers)
+            distance = feature_distance(real, self.net.embed(line, changed(images, together)).mean(0))
+            if not self.judged:
+                return distance
+            taken = self.net(trained, changed(images, apart))
+            return distance + self.judged * F.cross_entropy(taken, label.expand(len(taken)))
+
+        gradients, value = torch.func.grad_and_value(loss)(tensors)
+        return *optimisers.update(self.optimiser, self.rate, tensors, gradients, slots), value
+
+
+@dataclass(frozen=True)
+class Matcher:
+    """A job that learns the memory of one class by the features that trained networks find in it.
+
+    Every step takes a network at random on the line from its beginning to its end, changes real and remembered images
+    in the same random way, and draws their mean features together. ``courses`` are the networks, shared by the classes
+    of an experience.
+    """
+
+    net: ConvNet
+    label: int
+    pixels: UInt8[Tensor, "n c h w"]
+    memory: Learned
+    courses: Courses
+    settings: Distribution
+    mirrored: bool
+    generator: Generator
+    engine: Engine = field(default_factory=Engine)
+    device: torch.device = CPU
+
+    @property
+    def total(self) -> int:
+        """The number of updates."""
+        return self.settings.updates
+
+    def init(self) -> State:
+        """Lay out the state: the memory, its optimiser, and the random stream."""
+        tensors = placed(self.memory.numbers(), self.device)
+        return {
+            "step": counter(0),
+            "generator": self.generator.get_state(),
+            **prefixed("memory", tensors),
+            **prefixed("optimiser", optimisers.start(self.settings.optimiser, tensors)),
+            **forming(0, self.total, self.memory.form, tensors),
+        }
+
+    def step(self, state: State) -> tuple[State, Tensor]:
+        """Update the memory once."""
+        settings, generator, done = self.settings, resumed(state), int(state["step"])
+        tensors, slots, draws = section(state, "memory"), section(state, "optimiser"), section(state, "draws")
+        now = done % AHEAD
+        if now == 0:
+            draws = placed(self._drawn(generator, min(AHEAD, self.total - done)), self.device)
+        line, end = self.courses.at(draws["which"][now], draws["chance"][now, 0] / CHANCES)
+
+        images = unit(self.pixels[draws["real"][now]])
+        chance = draws["chance"][now, 1:].to(images.dtype).reshape(-1, 4) / CHANCES
+        height, width = images.shape[-2:]
+        both = changes(chance[:1], (height, width), self.mirrored)
+        real = self.engine.features(Features(self.net), self.net, line, images, both)
+        update = Draw(self.net, self.memory.form, settings.optimiser, settings.rate, settings.judged)
+        apart = changes(chance[1:], (height, width), self.mirrored)
+        tensors, slots, value = self.engine.run(
+            update,
+            line,
+            end,
+            real,
+            tensors,
+            slots,
+            both.expand(len(apart), -1).contiguous(),
+            apart,
+            torch.full((), self.label, device=self.device),
+        )
+        return {
+            "step": counter(done + 1),
+            "generator": generator.get_state(),
+            **prefixed("draws", draws),
+            **prefixed("memory", tensors),
+            **prefixed("optimiser", slots),
+            **prefixed("forming", section(state, "forming")),
+            **forming(done + 1, self.total, self.memory.form, tensors),
+        }, value
+
+    def _drawn(self, generator: Generator, count: int) -> dict[str, Tensor]:
+        """Draw for some steps: the network, where on its line, the real pictures, and how images are changed."""
+        images = count_of(self.memory)
+        size = min(self.settings.batch, len(self.pixels))
+        return {
+            "which": torch.randint(len(self.courses), (count,), generator=generator),
+            "real": torch.randint(len(self.pixels), (count, size), generator=generator),
+            "chance": torch.randint(CHANCES, (count, 1 + 4 + 4 * images), generator=generator),
+        }
+
+    def finish(self, state: State) -> Learned:
+        """Take the memory out of the last state."""
+        return formed(type(self.memory), placed(section(state, "memory"), CPU), self.memory.form)

@@ -1,0 +1,103 @@
+"""Changed pictures: each change is what it says, differentiable, and none when asked for none."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ccmcl.augment import CHANGES, GREY, STILL, changed, changes, mixed_in
+
+
+def row(kind: str, a: float = 0.5, b: float = 0.5, c: float = 0.5, size: tuple[int, int] = (16, 16)) -> Tensor:
+    """Make the row of one change."""
+    chance = (CHANGES.index(kind) + 0.5) / len(CHANGES)
+    return changes(torch.tensor([[chance, a, b, c]], dtype=torch.float64), size, mirrored=True)
+
+
+IMAGES = torch.rand(1, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_row_that_asks_for_nothing_changes_nothing() -> None:
+    assert torch.allclose(changed(IMAGES, torch.tensor([STILL], dtype=torch.float64)), IMAGES)
+
+
+def test_a_flip_is_a_mirror_half_of_the_time() -> None:
+    assert torch.allclose(changed(IMAGES, row("flip", a=0.1)), IMAGES.flip(-1))
+    assert torch.allclose(changed(IMAGES, row("flip", a=0.9)), IMAGES)
+
+
+@pytest.mark.parametrize(("a", "right"), [(0.0, 2), (0.5, 0), (0.999, -2)])
+def test_a_crop_shifts_by_whole_pixels_and_fills_with_grey(a: float, right: int) -> None:
+    moved = changed(IMAGES, row("crop", a=a, b=0.5))
+    wanted = torch.full_like(IMAGES, GREY)
+    kept = 16 - abs(right)
+    wanted[..., max(0, right) : max(0, right) + kept] = IMAGES[..., max(0, -right) : max(0, -right) + kept]
+    assert torch.allclose(moved, wanted)
+
+
+def test_a_cutout_leaves_a_grey_square_of_half_the_side() -> None:
+    cut = changed(IMAGES, row("cutout"))
+    grey = (cut == GREY).all(1)[0]
+    assert grey.sum() == 64
+    assert grey[4:12, 4:12].all()
+    assert torch.allclose(cut[:, :, ~grey], IMAGES[:, :, ~grey])
+
+
+def test_a_turn_is_that_of_the_angle() -> None:
+    spot = torch.full((1, 1, 33, 33), GREY, dtype=torch.float64)
+    spot[0, 0, 16, 30] = 1.0  # 14 pixels right of the middle
+    turned = changed(spot, row("rotate", a=1.0, size=(33, 33)))[0, 0]
+    y, x = divmod(int(turned.argmax()), 33)
+    angle = math.radians(15)
+    assert abs(x - (16 + 14 * math.cos(angle))) <= 1
+    assert abs(abs(y - 16) - 14 * math.sin(angle)) <= 1
+
+
+def test_colour_changes_brightness_saturation_and_contrast_only() -> None:
+    assert torch.allclose(changed(IMAGES, row("colour", a=0.5, b=0.5, c=0.5)), IMAGES)
+    brighter = changed(IMAGES, row("colour", a=1.0, b=0.5, c=0.5))
+    assert torch.allclose(brighter, IMAGES + 0.125)
+    grey = changed(IMAGES, row("colour", a=0.5, b=0.0, c=0.5))
+    assert torch.allclose(grey, IMAGES.mean(1, keepdim=True).expand_as(IMAGES))
+    stark = changed(IMAGES, row("colour", a=0.5, b=0.5, c=0.999999999))
+    assert float(stark.std() / IMAGES.std()) == pytest.approx(1.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_the_gradient_by_the_pictures_is_right(kind: str) -> None:
+    images = torch.rand(2, 3, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    table = row(kind, 0.3, 0.8, 0.6, (6, 5)).expand(2, -1)
+    assert torch.autograd.gradcheck(lambda x: changed(x, table), images.requires_grad_())
+
+
+def test_every_change_comes_up_as_often_and_characters_are_never_mirrored() -> None:
+    chance = torch.rand(6000, 4, generator=torch.Generator().manual_seed(2))
+    still = torch.tensor(STILL)
+    for mirrored, kinds in ((True, 6), (False, 5)):
+        table = changes(chance, (32, 32), mirrored)
+        colour = (table[:, 6:9] != still[6:9]).any(1).float().mean()
+        cut = (table[:, 11] > 0).float().mean()
+        assert float(colour) == pytest.approx(1 / kinds, abs=0.02)
+        assert float(cut) == pytest.approx(1 / kinds, abs=0.02)
+        assert bool((table[:, 0] < 0).any()) == mirrored
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 10**6), st.integers(1, 9))
+def test_a_mixture_has_as_much_of_each_target_as_of_each_picture(seed: int, count: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    chance = torch.rand(4, generator=generator, dtype=torch.float64)
+    images = torch.arange(count, dtype=torch.float64)[:, None, None, None].expand(count, 1, 10, 12)
+    mixed, targets = mixed_in(images, torch.eye(count, dtype=torch.float64), chance)
+    for number in range(count):
+        found = F.one_hot(mixed[number, 0].long().flatten(), count).double().mean(0)
+        assert torch.allclose(found, targets[number])
+        assert set(mixed[number].flatten().tolist()) <= {float(number), float((number - max(1, count // 2)) % count)}
+    if chance[3] >= 0.5:
+        assert torch.equal(mixed, images)

@@ -1,0 +1,139 @@
+"""Matching of features: the naive loop gives the same memory, and every memory form goes through it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from ccmcl.augment import changed, changes
+from ccmcl.compiling import Graphs
+from ccmcl.distribution import Courses, Distribution, Matcher
+from ccmcl.engine import Engine
+from ccmcl.forms import Form
+from ccmcl.learn import AHEAD, CHANCES
+from ccmcl.loop import drive, section
+from ccmcl.memory import Composite, Learned, Pixels, count_of, formed
+from ccmcl.nets import ConvNet, Params
+
+NET = ConvNet((2, 8, 8), width=6, centred=True)
+SETTINGS = Distribution(experts=2, expert_steps=1, updates=7, batch=5, optimiser="adam", rate=0.01, judged=0.3)
+
+
+def seeded(seed: int = 0) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def networks(net: ConvNet = NET) -> Courses:
+    return Courses.of([(net.init(seeded(10 + k), 3), net.init(seeded(20 + k), 3)) for k in range(2)])
+
+
+def memory_of(kind: str, form: Form) -> Learned:
+    side = 8 if form.size is None else 4
+    components = torch.rand(3, 2, side, side, generator=seeded(1))
+    if kind == "pixels":
+        return formed(Pixels, {"pixels": components}, form)
+    return formed(Composite, {"components": components, "weights": torch.rand(3, 4, generator=seeded(2))}, form)
+
+
+def matcher(memory: Learned, **changed: object) -> Matcher:
+    pixels = torch.randint(256, (20, 2, 8, 8), generator=seeded(3), dtype=torch.uint8)
+    job = Matcher(NET, 1, pixels, memory, networks(), SETTINGS, True, seeded(4))
+    return replace(job, **changed)  # type: ignore[arg-type]
+
+
+def naive(job: Matcher) -> dict[str, Tensor]:
+    """The same, written down step by step with PyTorch's own optimiser and derivatives."""
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in job.memory.numbers().items()}
+    rule = torch.optim.Adam(leaves.values(), job.settings.rate)
+    generator = seeded(4)
+    for done in range(job.settings.updates):
+        if done % AHEAD == 0:
+            count = min(AHEAD, job.settings.updates - done)
+            which = torch.randint(2, (count,), generator=generator)
+            real = torch.randint(len(job.pixels), (count, job.settings.batch), generator=generator)
+            images = count_of(job.memory)
+            chance = torch.randint(CHANCES, (count, 5 + 4 * images), generator=generator) / CHANCES
+        now = done % AHEAD
+        start, end = ({k: v[which[now]] for k, v in part.items()} for part in (job.courses.start, job.courses.end))
+        line: Params = {name: torch.lerp(start[name], end[name], chance[now, 0]) for name in end}
+        rows = changes(chance[now, 1:].reshape(-1, 4), (8, 8), job.mirrored)
+        pictures = job.pixels[real[now]].float() / 255
+        wanted = NET.embed(line, torch.cat([changed(one[None], rows[:1]) for one in pictures])).mean(0)
+        seen = job.memory.form.images(leaves)
+        found = NET.embed(line, torch.cat([changed(one[None], rows[:1]) for one in seen])).mean(0)
+        loss = ((wanted.detach() - found) ** 2).sum()
+        taken = NET(end, torch.cat([changed(one[None], row[None]) for one, row in zip(seen, rows[1:], strict=True)]))
+        loss = loss + job.settings.judged * F.cross_entropy(taken, torch.full((len(taken),), job.label))
+        rule.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        rule.step()
+    return {name: tensor.detach() for name, tensor in leaves.items()}
+
+
+FORMS = [Form(), Form((8, 8)), Form(None, squash=True), Form((8, 8), squash=True, bits=8), Form((8, 8), bits=16)]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("kind", ["composite", "pixels"])
+def test_the_naive_loop_gives_the_same_memory(kind: str, form: Form) -> None:
+    job = matcher(memory_of(kind, form))
+    learned = section(drive({"job": job})["job"], "memory")
+    wanted = naive(matcher(memory_of(kind, form)))
+    before = job.memory.numbers()
+    for name, tensor in wanted.items():
+        assert (tensor - before[name]).abs().max() > 0.01
+        assert torch.allclose(learned[name], tensor, atol=2e-4)
+
+
+@pytest.mark.parametrize(("bits", "updates"), [(32, 7), (8, 1)])  # a level apart is soon an image apart
+def test_compiled_steps_give_the_same_memory(bits: int, updates: int) -> None:
+    job = matcher(memory_of("composite", Form((8, 8), bits=bits)), settings=replace(SETTINGS, updates=updates))
+    plain = section(drive({"job": job})["job"], "memory")
+    fast = replace(job, engine=Engine(graphs=Graphs()), generator=seeded(4))
+    assert fast.engine.graphs is not None
+    compiled = section(drive({"job": fast})["job"], "memory")
+    assert not fast.engine.graphs.failed
+    assert len(fast.engine.graphs.used) == 2
+    assert all(torch.allclose(plain[name], compiled[name], atol=1e-4) for name in plain)
+
+
+def test_what_comes_out_is_what_was_seen() -> None:
+    form = Form((8, 8), bits=8)
+    job = matcher(memory_of("composite", form))
+    state = drive({"job": job})["job"]
+    assert torch.equal(job.finish(state).images(), form.images(section(state, "memory")))
+
+
+def test_a_job_taken_up_in_the_middle_ends_the_same() -> None:
+    job = matcher(memory_of("composite", Form()))
+    state = job.init()
+    for _ in range(3):
+        state, _ = job.step(state)
+    state = {name: tensor.clone() for name, tensor in state.items()}
+    while int(state["step"]) < job.total:
+        state, _ = job.step(state)
+    undisturbed = drive({"job": matcher(memory_of("composite", Form()))})["job"]
+    assert all(torch.equal(state[name], undisturbed[name]) for name in undisturbed)
+
+
+def test_the_features_come_together() -> None:
+    job = matcher(memory_of("pixels", Form()), settings=replace(SETTINGS, updates=60, judged=0.0, batch=20))
+    state, losses = job.init(), []
+    while int(state["step"]) < job.total:
+        state, loss = job.step(state)
+        losses.append(float(loss))
+    assert sum(losses[-10:]) < 0.6 * sum(losses[:10])
+
+
+def test_a_network_on_the_line_is_between_its_ends() -> None:
+    courses = networks()
+    assert len(courses) == 2
+    for along in (0.0, 0.25, 1.0):
+        line, end = courses.at(torch.tensor(1), torch.tensor(along))
+        for name in end:
+            assert torch.equal(end[name], courses.end[name][1])
+            assert torch.allclose(line[name], torch.lerp(courses.start[name][1], end[name], along), atol=1e-6)
