@@ -136,6 +136,11 @@ def wait_for(condition: Callable[[], bool], process: ForkServerProcess) -> None:
 LONG = {
     "composite": ["--width=8", "--outer=1", "--inner=10", "--matching=3", "--steps=40"],
     "condensation": ["--width=8", "--outer=1", "--inner=6", "--matching=2", "--steps=25"],
+    "features": [
+        *["--method=composite", "--width=8", "--objective=distribution", "--recipe=strong", "--start=real"],
+        *["--squash=no", "--bits=8", "--labels=soft", "--condense-optimiser=adam", "--condense-rate=0.01"],
+        *["--reduction=2", "--expert-steps=15", "--updates=15", "--steps=30", "--batch=32"],
+    ],
     "rehearsal": ["--width=16", "--steps=80"],
     "bic": ["--width=16", "--steps=50"],
     "joint": ["--width=16", "--steps=60"],
@@ -143,13 +148,14 @@ LONG = {
 
 
 @pytest.mark.parametrize(
-    ("method", "wanted"), [("composite", 20), ("condensation", 5), ("rehearsal", 5), ("bic", 5), ("joint", 5)]
+    ("method", "wanted"),
+    [("composite", 20), ("condensation", 5), ("features", 10), ("rehearsal", 5), ("bic", 5), ("joint", 5)],
 )
 def test_killed_at_random_moments_and_resumed_equals_undisturbed(tmp_path: Path, method: str, wanted: int) -> None:
-    settings = [f"--method={method}", *LONG[method]]
+    settings = [*([] if method == "features" else [f"--method={method}"]), *LONG[method]]
     begun = time.monotonic()
     expected = finish(tmp_path / "undisturbed", *settings)
-    learned = method in ("composite", "condensation")
+    learned = method in ("composite", "condensation", "features")
     absent = {"memory.safetensors"} if method == "joint" else set()
     assert set(expected) == set(OUTCOMES) - absent - (set() if learned else {"forming.safetensors"})
     stretch = 1.6 * (time.monotonic() - begun) / wanted  # so that the kills are spread over most of the run

@@ -84,6 +84,16 @@ def test_the_number_of_workers_does_not_change_the_result(workers: int, tmp_path
     assert not children(), "a run takes its workers with it"
 
 
+def test_experts_are_shared_by_the_workers_that_condense(tmp_path: Path) -> None:
+    settings = {"objective": "distribution", "recipe": "strong", "start": "real", "squash": "no", "bits": 8}
+    one = experiment(**settings, expert_steps=4, updates=4, labels="soft", condense_optimiser="adam")
+    results = [
+        outcome(run(one, tmp_path / str(workers), compute=Compute(compile="off", workers=workers)))
+        for workers in (1, 2)
+    ]
+    assert results[0] == results[1]
+
+
 def test_the_share_of_threads_is_the_same_with_and_without_workers(tmp_path: Path) -> None:
     """Two threads for two classes are one for each, whether both are done by one process or by two."""
     asked = experiment(per_experience="2", order="0,1")

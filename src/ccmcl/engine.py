@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from ccmcl import optimisers
@@ -235,8 +235,11 @@ def even(count: int, like: Tensor) -> Float[Tensor, "n"]:
 
 
 def weighed(
-    images: Float[Tensor, "n c h w"], labels: Int64[Tensor, "n"], drawn: Int64[Tensor, "b"], weighting: bool = True
-) -> tuple[Float[Tensor, "m c h w"], Int64[Tensor, "m"], Float[Tensor, "m"]]:
+    images: Float[Tensor, "n c h w"],
+    labels: Shaped[Tensor, "n *k"],
+    drawn: Int64[Tensor, "b"],
+    weighting: bool = True,
+) -> tuple[Float[Tensor, "m c h w"], Shaped[Tensor, "m *k"], Float[Tensor, "m"]]:
     """Make a batch of the images drawn, with repeats: the distinct images, and how much of the batch each one is.
 
     InstanceNorm sees every image by itself, so a weighting of the distinct images has exactly the gradient of

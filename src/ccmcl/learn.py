@@ -152,7 +152,8 @@ class Replay:
     """Batches from the images of a buffer, with replacement."""
 
     images: Float[Tensor, "n c h w"]
-    labels: Int64[Tensor, "n"]
+    labels: Int64[Tensor, "n"] | Float[Tensor, "n k"]
+    """the class of each image, or the share of each class"""
     batch: int
     weighting: bool = True
 

@@ -1,0 +1,180 @@
+"""What is stored, in every shape a user can ask for: counted to the byte, never over the budget, used and kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ccmcl.budget import LABEL_BYTES, Budget, Layout, images_of
+from ccmcl.condense import Condensation
+from ccmcl.data import load
+from ccmcl.distribution import Distribution
+from ccmcl.errors import InputError
+from ccmcl.forms import Form
+from ccmcl.learn import RECIPES, Recipe
+from ccmcl.loop import drive
+from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, count_of, formed, nbytes, scalars
+from ccmcl.memory_file import load_memory, picture_shape, save_memory
+from ccmcl.methods import METHODS, Learner, Plan, Shape, pairs, reduced
+from ccmcl.nets import ConvNet
+from ccmcl.stream import Stream
+
+PLAN = Plan(
+    ConvNet((1, 8, 8), 4, centred=True),
+    Budget.parse("400"),
+    2.0,
+    Condensation(1, 1, 1, 1, 16, "adam", 0.01, 0.01),
+    Recipe(2, 16, 0.01, RECIPES["strong"]),
+    seed=0,
+    classes=4,
+    objective="distribution",
+    distribution=Distribution(2, 2, 2, 8),
+)
+DIGITS = Stream.of(load("digits").train)
+
+
+def met(plan: Plan, method: str, experiences: int = 2) -> Learner:
+    learner = Learner(Memory())
+    for index in range(experiences):
+        learner = METHODS[method].meet(plan, learner, DIGITS[index], drive)
+    return learner
+
+
+SHAPES = [
+    Shape(reduction, bits, squash, real, soft)
+    for reduction, bits, squash, real, soft in product((1, 2, 3), (8, 32), (False, True), (False, True), (False, True))
+]
+
+
+@pytest.mark.parametrize("number", range(len(SHAPES)), ids=lambda n: "-".join(map(str, vars(SHAPES[n]).values())))
+@pytest.mark.parametrize("method", ["composite", "condensation"])
+def test_every_learned_shape_keeps_its_budget(method: str, number: int, tmp_path: Path) -> None:
+    shape, budget = SHAPES[number], ("8", "1500B", "700B/class")[number % 3]
+    objective = ("gradient", "distribution")[number // 2 % 2]
+    plan = replace(PLAN, recipe=Recipe(1, 8, 0.01), distribution=Distribution(1, 1, 1, 4))
+    plan = replace(plan, budget=Budget.parse(budget), shape=shape, objective=objective)
+    memory = met(plan, method).memory
+    assert list(memory) == [0, 1, 2, 3]
+    assert memory.images().shape[1:] == (1, 8, 8)
+    if budget == "8":
+        overhead = sum(kept.weights.numel() for kept in memory.values() if isinstance(kept, Composite))
+        counted = memory.scalars - (overhead if shape.layout(0) == Layout(bits=shape.bits) and not shape.soft else 0)
+        scales = sum(kept.tensors()["scales"].numel() for kept in memory.values() if "scales" in kept.tensors())
+        assert counted - (scales if shape.reduction == 1 else 0) <= 8 * 64
+    else:
+        assert memory.nbytes <= (1500 if budget == "1500B" else 4 * 700)
+    save_memory(memory, tmp_path / "m.safetensors")
+    again, _ = load_memory(tmp_path / "m.safetensors")
+    assert torch.equal(again.images(), memory.images())
+    assert again.nbytes == memory.nbytes
+    if shape.soft:
+        for label, kept in memory.items():
+            targets = kept.tensors()["targets"].float()
+            assert targets.shape[1] == (2 if label < 2 else 4)
+            assert torch.allclose(targets.sum(1), torch.ones(len(targets)), atol=1e-2)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(50, 200_000),
+    st.sampled_from([(1, 8, 8), (3, 16, 20), (1, 7, 5), (3, 32, 32)]),
+    st.integers(1, 4),
+    st.sampled_from([8, 16, 32]),
+    st.integers(0, 12),
+    st.floats(0.3, 5),
+)
+def test_the_largest_memory_that_fits_is_chosen(
+    room: int, shape: tuple[int, int, int], reduction: int, bits: int, targets: int, ratio: float
+) -> None:
+    layout, budget = Layout(reduction, bits, targets), Budget(room, in_bytes=True)
+    small = (shape[0], -(-shape[1] // reduction), -(-shape[2] // reduction))
+
+    def composite(count: int) -> int:
+        images = images_of(count, ratio)
+        numbers = {"components": torch.zeros(count, *small), "weights": torch.zeros(count, images)}
+        soft = torch.zeros(images, targets, dtype=torch.float16) if targets else None
+        return nbytes(formed(Composite, numbers, Form(bits=bits), soft))
+
+    def pixels(count: int) -> int:
+        soft = torch.zeros(count, targets, dtype=torch.float16) if targets else None
+        return nbytes(formed(Pixels, {"pixels": torch.zeros(count, *small)}, Form(bits=bits), soft))
+
+    for measure in (composite, pixels):
+        try:
+            mixing = measure is composite
+            count = budget.components(shape, 1, ratio, layout) if mixing else budget.pixels(shape, 1, layout)
+        except InputError:
+            assert measure(1) > room
+            continue
+        assert measure(count) <= room < measure(count + 1)
+
+
+@pytest.mark.parametrize("method", ["rehearsal", "bic"])
+@pytest.mark.parametrize("codec", ["raw", "jpeg", "webp"])
+@pytest.mark.parametrize("reduction", [1, 2])
+@pytest.mark.parametrize("budget", ["40", "12KiB", "4KiB/class"])
+def test_every_stored_picture_keeps_its_budget(method: str, codec: str, reduction: int, budget: str) -> None:
+    plan = replace(PLAN, budget=Budget.parse(budget), shape=Shape(reduction, codec=codec, quality=60))
+    memory = met(plan, method).memory
+    kind = Exemplars if codec == "raw" else Encoded
+    assert all(isinstance(kept, kind) and picture_shape(kept) == (1, 8, 8) for kept in memory.values())
+    if budget == "40":
+        assert memory.count == 40 * reduction**2
+    else:
+        share = 3 * 1024 if budget == "12KiB" else 4096
+        assert all(nbytes(kept) <= share for kept in memory.values())
+        for label, kept in memory.items():
+            everything = count_of(kept) == len(DIGITS[label // 2].of_class(label))
+            assert everything or nbytes(kept) > share - 700
+
+
+def test_an_open_ended_stream_makes_room_for_encoded_pictures() -> None:
+    plan = replace(PLAN, classes=None, budget=Budget.parse("16KiB"), shape=Shape(codec="jpeg"))
+    first, second = (met(plan, "rehearsal", count).memory for count in (1, 2))
+    assert 8 * 1024 < first.nbytes <= 16 * 1024
+    assert second.nbytes <= 16 * 1024
+    assert torch.equal(second[0].images(), first[0].images()[: len(second[0].images())])
+
+
+def test_a_budget_too_small_for_one_encoded_picture_is_refused() -> None:
+    plan = replace(PLAN, budget=Budget.parse("400B"), shape=Shape(codec="jpeg"))
+    with pytest.raises(InputError, match="smaller than one picture"):
+        met(plan, "rehearsal")
+
+
+def test_pictures_are_made_smaller_by_means() -> None:
+    images = torch.arange(16.0).reshape(1, 1, 4, 4)
+    assert torch.equal(reduced(images, (1, 2, 2)).flatten(), torch.tensor([2.5, 4.5, 10.5, 12.5]))
+
+
+def test_starting_from_real_pictures_shows_them() -> None:
+    still = replace(PLAN, shape=Shape(real=True, squash=False), distribution=Distribution(1, 1, 1, 8, rate=1e-9))
+    memory = met(replace(still, ratio=1.0), "composite", 1).memory
+    for label, kept in memory.items():
+        pictures = {tuple(p.flatten().tolist()) for p in DIGITS[0].of_class(label)}
+        shown = (kept.images() * 255).round().to(torch.uint8)
+        assert {tuple(p.flatten().tolist()) for p in shown} <= pictures
+        assert len(shown) == 100
+
+
+@given(st.integers(1, 6), st.integers(1, 20))
+def test_weights_start_as_the_components_and_then_as_pairs(count: int, images: int) -> None:
+    weights = pairs(count, images, torch.Generator().manual_seed(0))
+    assert torch.allclose(weights.sum(0), torch.ones(images))
+    assert torch.equal(weights[:, :count], torch.eye(count)[:, : min(count, images)])
+    assert ((weights == 0) | (weights == 0.25) | (weights == 0.75) | (weights == 1)).all()
+    assert all(sorted(column.tolist())[-1] in (0.75, 1.0) for column in weights.T)
+
+
+def test_eight_bits_take_a_quarter_of_the_bytes() -> None:
+    full, small = (met(replace(PLAN, shape=Shape(bits=bits)), "composite", 1).memory for bits in (32, 8))
+    assert full.count == small.count
+    assert small.nbytes < 0.3 * full.nbytes
+    assert scalars(small[0]) - scalars(full[0]) == small[0].tensors()["scales"].numel()
+    assert small.nbytes == 2 * LABEL_BYTES + sum(t.nbytes for kept in small.values() for t in kept.tensors().values())
