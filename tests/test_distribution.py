@@ -20,7 +20,7 @@ from ccmcl.memory import Composite, Learned, Pixels, count_of, formed
 from ccmcl.nets import ConvNet, Params
 
 NET = ConvNet((2, 8, 8), width=6, centred=True)
-SETTINGS = Distribution(experts=2, expert_steps=1, updates=7, batch=5, optimiser="adam", rate=0.01, judged=0.3)
+SETTINGS = Distribution(experts=2, expert_steps=1, updates=7, batch=3, optimiser="adam", rate=0.01, judged=0.3)
 
 
 def seeded(seed: int = 0) -> Generator:
@@ -56,17 +56,19 @@ def naive(job: Matcher) -> dict[str, Tensor]:
             which = torch.randint(2, (count,), generator=generator)
             real = torch.randint(len(job.pixels), (count, job.settings.batch), generator=generator)
             images = count_of(job.memory)
-            chance = torch.randint(CHANCES, (count, 5 + 4 * images), generator=generator) / CHANCES
+            seen = min(images, job.settings.batch)
+            some = torch.stack([torch.randperm(images, generator=generator)[:seen] for _ in range(count)])
+            chance = torch.randint(CHANCES, (count, 5 + 4 * seen), generator=generator) / CHANCES
         now = done % AHEAD
         start, end = ({k: v[which[now]] for k, v in part.items()} for part in (job.courses.start, job.courses.end))
         line: Params = {name: torch.lerp(start[name], end[name], chance[now, 0]) for name in end}
         rows = changes(chance[now, 1:].reshape(-1, 4), (8, 8), job.mirrored)
         pictures = job.pixels[real[now]].float() / 255
         wanted = NET.embed(line, torch.cat([changed(one[None], rows[:1]) for one in pictures])).mean(0)
-        seen = job.memory.form.images(leaves)
-        found = NET.embed(line, torch.cat([changed(one[None], rows[:1]) for one in seen])).mean(0)
+        shown = job.memory.form.images(leaves)[some[now]]
+        found = NET.embed(line, torch.cat([changed(one[None], rows[:1]) for one in shown])).mean(0)
         loss = ((wanted.detach() - found) ** 2).sum()
-        taken = NET(end, torch.cat([changed(one[None], row[None]) for one, row in zip(seen, rows[1:], strict=True)]))
+        taken = NET(end, torch.cat([changed(one[None], row[None]) for one, row in zip(shown, rows[1:], strict=True)]))
         loss = loss + job.settings.judged * F.cross_entropy(taken, torch.full((len(taken),), job.label))
         rule.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ccmcl.errors import InputError, StorageError
-from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered, scaled
+from ccmcl.forms import Form
+from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, Remembered, formed, scaled
 from ccmcl.pictures import draw_memory, mosaic
 from ccmcl.terminal import stored_shape
 
@@ -219,7 +220,28 @@ def test_only_images_that_leave_the_interval_are_stretched() -> None:
         (Pixels(torch.zeros(3, 1, 4, 4)), "3 free images"),
         (composite(1, 2), "1 component mixed into 2 images"),
         (composite(10, 20), "10 components mixed into 20 images"),
+        (Encoded.of(plain(RED, BLUE).pixels, "jpeg", 75), "2 encoded pictures"),
+        (Exemplars(plain(RED).pixels, form=Form((16, 16))), "1 stored picture of 8×8 pixels"),
+        (formed(Pixels, {"pixels": torch.rand(2, 1, 4, 4)}, Form(bits=8)), "2 free images in 8 bits"),
+        (
+            formed(
+                Composite,
+                {"components": torch.rand(3, 1, 4, 6), "weights": torch.rand(3, 5)},
+                Form((8, 12), bits=16),
+                torch.rand(5, 2).half(),
+            ),
+            "3 components of 4×6 pixels in 16 bits mixed into 5 images with soft labels",
+        ),
     ],
 )
 def test_what_is_stored_is_said_in_words(kept: Remembered, words: str) -> None:
     assert stored_shape(kept) == words
+
+
+def test_small_components_in_few_bits_are_drawn_as_large_as_their_images(tmp_path: Path) -> None:
+    numbers = {"components": torch.rand(2, 3, 4, 4), "weights": torch.rand(2, 3)}
+    kept = formed(Composite, numbers, Form((8, 8), bits=8))
+    assert isinstance(kept, Composite)
+    assert kept.parts().shape == (2, 3, 8, 8)
+    drawn(Memory().plus(0, kept), ["x"], tmp_path)
+    drawn(Memory().plus(0, Encoded.of(plain(RED).pixels, "webp", 80)), ["x"], tmp_path)

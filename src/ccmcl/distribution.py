@@ -33,7 +33,7 @@ class Distribution:
     updates: int = 300
     """updates of the memory of a class"""
     batch: int = 64
-    """real pictures seen in each"""
+    """real pictures, and remembered images, seen in each"""
     optimiser: str = "adam"
     """rule that updates the memory"""
     rate: float = 0.005
@@ -105,14 +105,15 @@ class Draw:
         real: Float[Tensor, "f"],
         tensors: Params,
         slots: Params,
-        together: Float[Tensor, "q 12"],
-        apart: Float[Tensor, "q 12"],
+        only: Int64[Tensor, "m"],
+        together: Float[Tensor, "m 12"],
+        apart: Float[Tensor, "m 12"],
         label: Int64[Tensor, ""],
     ) -> tuple[Params, Params, Float[Tensor, ""]]:
         """Return the memory and its optimiser after the update, and the loss before it."""
 
         def loss(numbers: Params) -> Tensor:
-            images = self.form.images(numbers)
+            images = self.form.images(numbers, only)
             distance = feature_distance(real, self.net.embed(line, changed(images, together)).mean(0))
             if not self.judged:
                 return distance
@@ -182,6 +183,7 @@ class Matcher:
             real,
             tensors,
             slots,
+            draws["images"][now],
             both.expand(len(apart), -1).contiguous(),
             apart,
             torch.full((), self.label, device=self.device),
@@ -199,11 +201,12 @@ class Matcher:
     def _drawn(self, generator: Generator, count: int) -> dict[str, Tensor]:
         """Draw for some steps: the network, where on its line, the real pictures, and how images are changed."""
         images = count_of(self.memory)
-        size = min(self.settings.batch, len(self.pixels))
+        size, seen = (min(self.settings.batch, all_of_them) for all_of_them in (len(self.pixels), images))
         return {
             "which": torch.randint(len(self.courses), (count,), generator=generator),
             "real": torch.randint(len(self.pixels), (count, size), generator=generator),
-            "chance": torch.randint(CHANCES, (count, 1 + 4 + 4 * images), generator=generator),
+            "images": torch.stack([torch.randperm(images, generator=generator)[:seen] for _ in range(count)]),
+            "chance": torch.randint(CHANCES, (count, 1 + 4 + 4 * seen), generator=generator),
         }
 
     def finish(self, state: State) -> Learned:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Float16, UInt8
+from jaxtyping import Float, Float16, Int64, UInt8
 from torch import Tensor
 
 from ccmcl.budget import BITS
@@ -41,12 +41,19 @@ class Form:
         if self.bits not in BITS:
             raise InputError(f"Numbers are stored in 8, 16 or 32 bits, not in {self.bits}.")
 
-    def images(self, numbers: Tensors) -> Float[Tensor, "*k q c h w"]:
-        """Make images of numbers being learned, as they will be once stored; the gradient passes the rounding."""
+    def images(self, numbers: Tensors, only: Int64[Tensor, "m"] | None = None) -> Float[Tensor, "q c h w"]:
+        """Make images of numbers being learned, as they will be once stored; the gradient passes the rounding.
+
+        ``only`` some of them are made, if it is said which.
+        """
         if self.bits < 32:
             with torch.no_grad():
                 kept = self.loaded(self.stored(numbers))
             numbers = {name: tensor + (kept[name] - tensor).detach() for name, tensor in numbers.items()}
+        if only is not None and "weights" in numbers:
+            numbers = {**numbers, "weights": numbers["weights"].index_select(1, only)}
+        elif only is not None:
+            numbers = {"pixels": numbers["pixels"].index_select(0, only)}
         return self.decoded(numbers)
 
     def decoded(self, numbers: Tensors) -> Float[Tensor, "*k q c h w"]:

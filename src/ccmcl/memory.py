@@ -193,6 +193,10 @@ class Composite:
         """Mix the components into images."""
         return self.form.decoded(self.numbers())
 
+    def parts(self) -> Float[Tensor, "p c h w"]:
+        """Return the components, as large as the images."""
+        return self.form.enlarged(self.numbers()["components"])
+
     def numbers(self) -> dict[str, Tensor]:
         """Return what is learned, in float32."""
         return numbers_of(self)
@@ -223,6 +227,12 @@ class Composite:
 
 Kept = Exemplars | Encoded | Pixels | Composite
 Learned = Pixels | Composite
+TITLES = {
+    "exemplars": "stored examples",
+    "encoded": "encoded examples",
+    "pixels": "free images",
+    "composite": "composites",
+}
 KINDS: dict[str, type[Exemplars] | type[Encoded] | type[Pixels] | type[Composite]] = {
     kind.kind: kind for kind in (Exemplars, Encoded, Pixels, Composite)
 }

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from ccmcl.errors import InputError, printable
 from ccmcl.files import write
-from ccmcl.memory import Composite, Memory, scaled
+from ccmcl.memory import TITLES, Composite, Memory, scaled
 
-TITLES = {"exemplars": "stored examples", "pixels": "free images", "composite": "composites"}
 MOST_IN_A_ROW = 20
 MOST_SHOWN = 100
 
@@ -32,7 +31,7 @@ def draw_memory(memory: Memory, names: Sequence[str], path: Path | str) -> None:
         (TITLES[kind], {label: kept.images() for label, kept in memory.items() if kept.kind == kind})
         for kind in dict.fromkeys(kept.kind for kept in memory.values())
     ]
-    components = {label: kept.components for label, kept in memory.items() if isinstance(kept, Composite)}
+    components = {label: kept.parts() for label, kept in memory.items() if isinstance(kept, Composite)}
     if components:
         panels.insert(0, ("components", components))
     write(Path(path), render(panels, names))

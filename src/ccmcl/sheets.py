@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from ccmcl.errors import InputError
-from ccmcl.memory import Composite, Memory, eight_bit
+from ccmcl.memory import TITLES, Composite, Memory, eight_bit
 from ccmcl.store import RunFolder
 
 COLUMNS = 8
@@ -49,16 +49,15 @@ def pictures(folder: RunFolder) -> dict[str, Any] | None:
     memory = Memory({label: memory[label] for label in list(memory)[:MOST_CLASSES]})
     first = next(iter(memory.values())).images()
     kinds = {kept.kind for kept in memory.values()}
-    titles = {"exemplars": "stored examples", "pixels": "free images", "composite": "composites"}
     found: dict[str, Any] = {
         "height": first.shape[2],
         "width": first.shape[3],
         "classes": [names[label] if label < len(names) else str(label) for label in memory],
-        "title": titles[kinds.pop()] if len(kinds) == 1 else "images",
+        "title": TITLES[kinds.pop()] if len(kinds) == 1 else "images",
         "images": sheet([eight_bit(kept.images()[:COLUMNS]) for kept in memory.values()]),
         "columns": max(min(COLUMNS, len(kept.images())) for kept in memory.values()),
     }
-    components = [kept.components for kept in memory.values() if isinstance(kept, Composite)]
+    components = [kept.parts() for kept in memory.values() if isinstance(kept, Composite)]
     if len(components) == len(memory):
         found["components"] = sheet([eight_bit(stretched(part[:COLUMNS])) for part in components])
         found["component_columns"] = max(min(COLUMNS, len(part)) for part in components)

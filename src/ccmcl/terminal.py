@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 from rich.text import Text
+from torch import Tensor
 
 from ccmcl.bench import Result
 from ccmcl.errors import printable
-from ccmcl.memory import Composite, Memory, Remembered, nbytes, scalars
+from ccmcl.memory import Composite, Encoded, Memory, Remembered, count_of, nbytes, scalars
 from ccmcl.progress import duration
 from ccmcl.store import RunFolder
 
@@ -94,13 +95,21 @@ def contents(memory: Memory, names: Sequence[str]) -> Table:
 def stored_shape(kept: Remembered) -> str:
     """Say in words what is stored of one class."""
     tensors = kept.tensors()
+    stored = "" if kept.form.size is None or isinstance(kept, Encoded) else f" of {side_by_side(tensors)} pixels"
+    bits = f" in {kept.form.bits} bits" if kept.form.bits < 32 else ""
+    beside = " with logits" if "logits" in tensors else " with soft labels" if "targets" in tensors else ""
     if isinstance(kept, Composite):
         components, images = kept.weights.shape
-        return f"{components} component{'s' * (components != 1)} mixed into {images} images"
-    noun = {"exemplars": "stored picture", "pixels": "free image"}[kept.kind]
-    count = len(tensors["pixels"])
-    beside = " with logits" if "logits" in tensors else ""
-    return f"{count} {noun}{'s' * (count != 1)}{beside}"
+        return f"{components} component{'s' * (components != 1)}{stored}{bits} mixed into {images} images{beside}"
+    noun = {"exemplars": "stored picture", "encoded": "encoded picture", "pixels": "free image"}[kept.kind]
+    count = count_of(kept)
+    return f"{count} {noun}{'s' * (count != 1)}{stored}{bits}{beside}"
+
+
+def side_by_side(tensors: Mapping[str, Tensor]) -> str:
+    """Say how many rows and columns of pixels are stored."""
+    height, width = next(iter(tensors.values())).shape[-2:]
+    return f"{height}×{width}"
 
 
 def bench_tables(result: Result) -> list[Table | str]:

@@ -62,6 +62,7 @@ def condensing(net: ConvNet, outputs: int, settings: Condensation, images: int, 
 def matching(net: ConvNet, outputs: int, settings: Distribution, images: int, classes: int) -> int:
     """Count the updates by features of a whole stream, ``images`` of each class being remembered."""
     networks = 2 if settings.judged else 1
+    images = min(images, settings.batch)
     forward, drawing = (per_image(net, outputs, passes) for passes in (FORWARD, DRAWING))
     return classes * settings.updates * (settings.batch * forward + networks * images * drawing)
 
