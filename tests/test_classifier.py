@@ -30,10 +30,11 @@ from ccmcl.errors import InputError
 from ccmcl.learn import Trainer
 from ccmcl.memory import Memory
 from ccmcl.methods import METHODS
+from ccmcl.plan import COUNTS
 from ccmcl.tensor_files import ABOUT, write_tensors
 
 TINY: dict[str, Any] = {"width": 4, "outer": 1, "inner": 1, "matching": 1, "steps": 2, "batch": 8, "condense_batch": 8}
-LIMITED = [name for name, method in METHODS.items() if method.count is not None]
+LIMITED = list(COUNTS)
 Pixels = NDArray[np.uint8]
 
 

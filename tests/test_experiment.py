@@ -18,6 +18,7 @@ from ccmcl.catalogue import SHAPES
 from ccmcl.errors import InputError
 from ccmcl.experiment import PRESETS, Experiment, from_dict
 from ccmcl.methods import METHODS
+from ccmcl.plan import COUNTS
 from ccmcl.planning import plan_of
 from ccmcl.stream import class_order, experience_sizes
 
@@ -95,10 +96,9 @@ def test_buffers_of_the_paper_hold_what_the_paper_says(dataset: str, step: int) 
     buffer = step * (20 if dataset in ("mnist", "fashion-mnist") else 100)
     for method in ("composite", "condensation", "rehearsal", "bic"):
         made = Experiment.of(dataset=dataset, method=method, preset="paper", budget=str(buffer))
-        plan, count = plan_of(made, SHAPES[dataset], 10), METHODS[method].count
-        assert count is not None
-        assert count(plan, 10) == buffer // 10  # P, whatever it is that is stored
-        assert images_of(count(plan, 10), plan.ratio) == 2 * buffer // 10  # Q = 2P
+        plan = plan_of(made, SHAPES[dataset], 10)
+        assert COUNTS[method](plan, 10) == buffer // 10  # P, whatever it is that is stored
+        assert images_of(COUNTS[method](plan, 10), plan.ratio) == 2 * buffer // 10  # Q = 2P
 
 
 @pytest.mark.parametrize(("dataset", "buffer", "overhead"), [("mnist", 20, 0.10), ("cifar10", 500, 16.3)])

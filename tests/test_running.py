@@ -22,6 +22,7 @@ from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 from ccmcl.memory import Composite, eight_bit
 from ccmcl.methods import METHODS
+from ccmcl.plan import COUNTS
 from ccmcl.progress import Reporter
 from ccmcl.running import arrange, run
 from ccmcl.store import RunFolder
@@ -38,7 +39,7 @@ TINY: dict[str, Any] = {
     "per_experience": "2",
     "budget": "8",
 }
-LIMITED = [name for name, method in METHODS.items() if method.count is not None]
+LIMITED = list(COUNTS)
 OUTCOMES = ("memory.safetensors", "network.safetensors", "result.json", "forming.safetensors")
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ccmcl.budget import LABEL_BYTES, Budget, Layout, images_of
 from ccmcl.condense import Condensation
+from ccmcl.condensing import pairs, reduced
 from ccmcl.data import load
 from ccmcl.distribution import Distribution
 from ccmcl.errors import InputError
@@ -21,8 +22,9 @@ from ccmcl.learn import RECIPES, Recipe
 from ccmcl.loop import drive
 from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, count_of, formed, nbytes, scalars
 from ccmcl.memory_file import load_memory, picture_shape, save_memory
-from ccmcl.methods import METHODS, Learner, Plan, Shape, pairs, reduced
+from ccmcl.methods import METHODS
 from ccmcl.nets import ConvNet
+from ccmcl.plan import Learner, Plan, Shape
 from ccmcl.stream import Stream
 
 PLAN = Plan(

@@ -23,8 +23,8 @@ from ccmcl.experiment import Experiment
 from ccmcl.files import check_writable
 from ccmcl.loop import State, counter
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels
-from ccmcl.methods import Learner
 from ccmcl.nets import ConvNet, Params
+from ccmcl.plan import Learner
 from ccmcl.store import Progress, RunFolder
 from ccmcl.tensor_files import write_tensors
 

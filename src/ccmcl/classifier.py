@@ -29,8 +29,9 @@ from ccmcl.learn import logits_of
 from ccmcl.loop import Job, State, prefixed, section
 from ccmcl.memory import Memory
 from ccmcl.memory_file import pack, picture_shape, unpack
-from ccmcl.methods import METHODS, Learner, Plan, check, plan_steps
+from ccmcl.methods import METHODS, check, plan_steps
 from ccmcl.nets import Params
+from ccmcl.plan import Learner, Plan
 from ccmcl.planning import plan_of
 from ccmcl.progress import Reporter, reporter
 from ccmcl.stream import Experience

@@ -14,7 +14,7 @@ from ccmcl.catalogue import COMPILE, DEVICES
 from ccmcl.compiling import Graphs, has_compiler
 from ccmcl.engine import Engine
 from ccmcl.errors import InputError, nearest
-from ccmcl.methods import METHODS, Plan
+from ccmcl.plan import COUNTS, Plan
 
 log = logging.getLogger("ccmcl")
 WORTH_COMPILING = 2e13
@@ -95,7 +95,7 @@ def operations(plan: Plan, method: str, groups: Sequence[Sequence[int]]) -> tupl
     """Count the operations that a stream takes by a method: learning, and condensing."""
     classes = sum(map(len, groups))
     outputs, batch = plan.outputs(classes), plan.recipe.batch
-    limit = METHODS[method].count
+    limit = COUNTS.get(method)
     if method not in ("composite", "condensation") or limit is None:
         return work.learning(plan.net, outputs, plan.recipe, [batch] * len(groups)), 0
     count = limit(plan, plan.sharing(classes))

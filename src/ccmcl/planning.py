@@ -10,8 +10,8 @@ from ccmcl.condense import Condensation
 from ccmcl.distribution import Distribution
 from ccmcl.experiment import Experiment
 from ccmcl.learn import RECIPES, Recipe
-from ccmcl.methods import Plan, Shape
 from ccmcl.nets import ConvNet
+from ccmcl.plan import Plan, Shape
 
 
 def plan_of(

@@ -21,7 +21,8 @@ from ccmcl.files import check_writable
 from ccmcl.locks import CLAIM, held
 from ccmcl.loop import CPU, Job, State, generator_for, placed, section
 from ccmcl.memory import Memory
-from ccmcl.methods import METHODS, Learner, Plan, check, everything, plan_steps
+from ccmcl.methods import METHODS, check, everything, plan_steps
+from ccmcl.plan import Learner, Plan
 from ccmcl.planning import plan_of
 from ccmcl.progress import Reporter, Silent
 from ccmcl.store import Busy, Progress, RunFolder

@@ -24,8 +24,8 @@ from ccmcl.locks import LOCK, LOOK_SECONDS
 from ccmcl.loop import CPU, State, placed, prefixed, section
 from ccmcl.memory import Memory
 from ccmcl.memory_file import load_memory, pack, save_memory, unpack
-from ccmcl.methods import Learner
 from ccmcl.nets import Params
+from ccmcl.plan import Learner
 from ccmcl.records import CONFIG, COST, FAILED, RESULT, read_cost, read_experiment, read_result
 from ccmcl.tensor_files import read_tensors, write_tensors
 

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from ccmcl.compute import Settled
+from ccmcl.condensing import condensers, courses, experts
 from ccmcl.data import load
 from ccmcl.errors import InputError
 from ccmcl.loop import Job
-from ccmcl.methods import Learner, condensers, courses, experts
 from ccmcl.pipes import Say, opened
+from ccmcl.plan import Learner
 from ccmcl.progress import Silent
 from ccmcl.running import Keeper, arrange
 from ccmcl.store import RunFolder

@@ -1,0 +1,184 @@
+"""The jobs of an experience whose classes are condensed: networks that show the way, then each class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from ccmcl.budget import images_of
+from ccmcl.condense import Condenser
+from ccmcl.distribution import Courses, Matcher
+from ccmcl.learn import STRONG, Beside, Pictures, Replay, Shared, Source, Trainer, Varied, distinct
+from ccmcl.loop import State, generator_for, placed
+from ccmcl.memory import Composite, Exemplars, Learned, Pixels, Remembered, formed, unit
+from ccmcl.plan import COUNTS, Learner, Plan, made_room
+from ccmcl.stream import Experience
+
+EXPERT_RATE = 0.01
+
+
+def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -> dict[str, Trainer]:
+    """Lay out the jobs that train networks on the real pictures at hand beside what is remembered."""
+    if not plan.experts:
+        return {}
+    before = made_room(plan, learner, experience, method).memory
+    outputs = plan.outputs(max([*before, *experience.classes]) + 1)
+    style = replace(STRONG, average=0.0, mirrored=plan.recipe.style.mirrored)
+    half = max(1, plan.recipe.batch // 2)
+    batch = half if before else plan.recipe.batch
+    pictures = Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), batch)
+    source: Source = pictures
+    if before:
+        images, labels = before.images().to(plan.device), before.labels().to(plan.device)
+        source = Beside(pictures, Replay(images, labels, half, weighting=False))
+    source = Varied(source, outputs, style.mirrored)
+    return {
+        f"expert {experience.index}-{number}": Trainer(
+            lambda generator: plan.net.init(generator, outputs),
+            source,
+            partial(plan.engine.gradient, Shared(plan.net)),
+            plan.distribution.expert_steps,
+            EXPERT_RATE,
+            generator_for(plan.seed, "expert", experience.index, number),
+            plan.device,
+            style,
+        )
+        for number in range(plan.experts)
+    }
+
+
+def courses(jobs: Mapping[str, Trainer], states: Mapping[str, State], plan: Plan) -> Courses:
+    """Take the experts' networks, before and after, out of their last states."""
+    networks = []
+    for name, job in jobs.items():
+        index, _, number = name.partition(" ")[2].partition("-")
+        start = job.start(generator_for(plan.seed, "expert", int(index), int(number)))
+        networks.append((placed(start, plan.device), placed(job.finish(states[name]), plan.device)))
+    return Courses.of(networks)
+
+
+def condensers(
+    plan: Plan, learner: Learner, experience: Experience, method: str, trained: Courses | None = None
+) -> dict[str, Condenser | Matcher]:
+    """Lay out the jobs that condense the classes of an experience. Each sees the buffer as it was when it began.
+
+    They depend on nothing but what is given, so that any process can make and do them.
+    """
+    before = made_room(plan, learner, experience, method).memory
+    outputs = plan.outputs(max([*before, *experience.classes]) + 1)
+    count = COUNTS[method](plan, plan.sharing(len(set(before) | set(experience.classes))))
+    images_before = (before.images() if before else torch.empty(0, *plan.net.shape)).to(plan.device)
+    labels_before = (before.labels() if before else torch.empty(0, dtype=torch.int64)).to(plan.device)
+    jobs: dict[str, Condenser | Matcher] = {}
+    for label in experience.classes:
+        others = slice(None) if label not in before else labels_before != label
+        generator = generator_for(plan.seed, "condense", experience.index, label)
+        pixels = experience.of_class(label)
+        if label in before:
+            pixels = torch.cat([pixels, as_pixels(before[label])])
+        start = starting(plan, method, count, pixels, generator)
+        name = f"condense {experience.index}-{label}"
+        if plan.objective == "distribution" and trained is not None:
+            jobs[name] = Matcher(
+                plan.net,
+                label,
+                pixels.to(plan.device),
+                start,
+                trained,
+                plan.distribution,
+                plan.recipe.style.mirrored,
+                generator,
+                engine=plan.engine,
+                device=plan.device,
+            )
+            continue
+        jobs[name] = Condenser(
+            plan.net,
+            outputs,
+            label,
+            pixels.to(plan.device),
+            start,
+            images_before[others],
+            labels_before[others],
+            plan.condensation,
+            generator,
+            engine=plan.engine,
+            device=plan.device,
+        )
+    return jobs
+
+
+def starting(plan: Plan, method: str, count: int, pixels: Tensor, generator: Generator) -> Learned:
+    """Make what a class is condensed from: noise, or real pictures that components and weights are fitted to."""
+    shape, small = plan.shape, plan.small()
+    mixing = method == "composite"
+    form = plan.form(shape.squash and mixing, shape.bits)
+    images = images_of(count, plan.ratio)
+    if not shape.real:
+        drawn = (
+            Composite.draw(generator, count, small, torch.float32, images)
+            if mixing
+            else Pixels.draw(generator, count, small, torch.float32)
+        )
+        return formed(type(drawn), drawn.tensors(), form)
+    chosen = torch.randint(len(pixels), (count,), generator=generator)
+    if count <= len(pixels):
+        chosen = distinct(len(pixels), count, generator)
+    pictures = reduced(unit(pixels[chosen]), small)
+    if not mixing:
+        return formed(Pixels, {"pixels": pictures}, form)
+    components = torch.logit(pictures, eps=0.01) if shape.squash else pictures
+    return formed(Composite, {"components": components, "weights": pairs(count, images, generator)}, form)
+
+
+def reduced(images: Tensor, small: tuple[int, int, int]) -> Tensor:
+    """Make pictures smaller, each pixel the mean of those it stands for."""
+    return images if images.shape[-2:] == small[-2:] else F.interpolate(images, size=small[-2:], mode="area")
+
+
+def pairs(count: int, images: int, generator: Generator) -> Tensor:
+    """Weigh components into images: first each by itself, then each with another one, three to one.
+
+    >>> pairs(2, 3, torch.Generator().manual_seed(0)).T
+    tensor([[1.0000, 0.0000],
+            [0.0000, 1.0000],
+            [0.7500, 0.2500]])
+    """
+    weights = torch.zeros(count, images)
+    for image in range(images):
+        own = image % count
+        if image < count or count == 1:
+            weights[own, image] = 1.0
+        else:
+            other = (own + 1 + int(torch.randint(count - 1, (), generator=generator))) % count
+            weights[own, image], weights[other, image] = 0.75, 0.25
+    return weights
+
+
+@torch.no_grad()
+def taken_for(plan: Plan, trained: Courses, learned: Learned, outputs: int) -> Tensor:
+    """Say what the experts take images for, on average, among the classes seen so far."""
+    images = learned.images().to(plan.device)
+    total = torch.zeros(len(images), outputs, device=plan.device)
+    for number in range(len(trained)):
+        params = {name: tensor[number] for name, tensor in trained.end.items()}
+        logits = torch.cat([plan.net(params, part) for part in torch.split(images, 128)])
+        total += torch.softmax(logits[:, :outputs], 1)
+    return (total / len(trained)).to(torch.float16).cpu()
+
+
+def as_pixels(kept: Remembered) -> Tensor:
+    """Turn remembered images back into eight-bit pictures, to be joined with new ones of their class."""
+    if isinstance(kept, Exemplars) and kept.form.size is None:
+        return kept.pixels
+    return as_eight_bit(kept.images())
+
+
+def as_eight_bit(images: Tensor) -> Tensor:
+    """Round images to eight bits."""
+    return (images.clamp(0, 1) * 255).round().to(torch.uint8)

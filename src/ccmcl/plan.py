@@ -1,0 +1,150 @@
+"""What a method needs to know, what goes from one experience to the next, and what fits into the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from ccmcl.budget import LABEL_BYTES, Budget, Layout
+from ccmcl.condense import Condensation
+from ccmcl.distribution import Distribution
+from ccmcl.engine import Engine
+from ccmcl.errors import InputError
+from ccmcl.forms import Form
+from ccmcl.learn import Recipe
+from ccmcl.loop import CPU
+from ccmcl.memory import Encoded, Memory, Remembered
+from ccmcl.nets import ConvNet, Params, outputs_of
+from ccmcl.stream import Experience
+
+SPARE_OUTPUTS = 10
+SMALLEST_FILE = 64
+"""No picture is encoded in fewer bytes, with what is stored beside it."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is stored of a class: how small, in what, started from what. The defaults are the paper's."""
+
+    reduction: int = 1
+    """pictures and components are stored at 1/this of their resolution"""
+    bits: int = 32
+    """of a learned number"""
+    squash: bool = True
+    """mixtures of components go through a sigmoid"""
+    real: bool = False
+    """what is learned starts from real pictures, not from noise"""
+    soft: bool = False
+    """each learned image is stored with what the experts take it for"""
+    codec: str = "raw"
+    """stored pictures are files of this format"""
+    quality: int = 75
+
+    def layout(self, targets: int) -> Layout:
+        """Lay out what is counted, for labels of so many classes."""
+        return Layout(self.reduction, self.bits, targets if self.soft else 0)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a method needs to know beside the data. ``classes`` is None where the stream is open-ended."""
+
+    net: ConvNet
+    budget: Budget
+    ratio: float
+    condensation: Condensation
+    recipe: Recipe
+    seed: int
+    classes: int | None = None
+    engine: Engine = field(default_factory=Engine)
+    device: torch.device = CPU
+    shape: Shape = Shape()
+    objective: str = "gradient"
+    distribution: Distribution = Distribution()  # noqa: RUF009
+
+    @property
+    def experts(self) -> int:
+        """The networks that are trained in each experience before its classes are condensed."""
+        return self.distribution.experts if self.objective == "distribution" or self.shape.soft else 0
+
+    def small(self) -> tuple[int, int, int]:
+        """The shape of what is stored of a picture."""
+        channels, height, width = self.net.shape
+        return channels, -(-height // self.shape.reduction), -(-width // self.shape.reduction)
+
+    def form(self, squash: bool, bits: int = 32) -> Form:
+        """How what is stored becomes images."""
+        size = None if self.shape.reduction == 1 else self.net.shape[1:]
+        return Form(size, squash, bits)
+
+    def outputs(self, seen: int) -> int:
+        """The head of a condensing network: all classes of the stream, or tens of them while the end is open."""
+        return self.classes or -(-seen // SPARE_OUTPUTS) * SPARE_OUTPUTS
+
+    def sharing(self, seen: int) -> int:
+        """The number of classes that share the budget: those declared, or those seen so far."""
+        return max(self.classes or 0, seen)
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What goes from one experience to the next: the memory and the network."""
+
+    memory: Memory
+    params: Params | None = None
+
+    @property
+    def seen(self) -> int:
+        """The number of classes that the network tells apart."""
+        return 0 if self.params is None else outputs_of(self.params)
+
+
+def components(plan: Plan, classes: int) -> int:
+    """Count the components that a class may keep when so many classes share the budget."""
+    return plan.budget.components(plan.net.shape, classes, plan.ratio, plan.shape.layout(plan.sharing(classes)))
+
+
+def free_images(plan: Plan, classes: int) -> int:
+    """Count the free images."""
+    return plan.budget.pixels(plan.net.shape, classes, plan.shape.layout(plan.sharing(classes)))
+
+
+def pictures(plan: Plan, classes: int, logits: int = 0) -> int:
+    """Count the stored pictures; of encoded ones in bytes, as many as could be at the very most."""
+    if plan.shape.codec != "raw" and plan.budget.in_bytes:
+        return max(1, (plan.budget.share(classes) - LABEL_BYTES) // SMALLEST_FILE)
+    return plan.budget.exemplars(plan.net.shape, classes, logits, plan.shape.reduction)
+
+
+def with_logits(plan: Plan, classes: int) -> int:
+    """Count the stored pictures that have logits beside them."""
+    return pictures(plan, classes, logits=plan.sharing(classes))
+
+
+COUNTS: dict[str, Callable[[Plan, int], int]] = {
+    "composite": components,
+    "condensation": free_images,
+    "rehearsal": pictures,
+    "bic": with_logits,
+}
+"""How many pictures or components a class may keep by each method when so many classes share the budget."""
+
+
+def made_room(plan: Plan, learner: Learner, experience: Experience, method: str) -> Learner:
+    """Shrink what is remembered so that the classes of this experience fit into the budget beside it."""
+    classes = plan.sharing(len(set(learner.memory) | set(experience.classes)))
+    count = COUNTS[method](plan, classes)
+    kept = {label: fitted(plan, one.shrunk(count), classes) for label, one in learner.memory.items()}
+    return replace(learner, memory=Memory(kept))
+
+
+def fitted(plan: Plan, kept: Remembered, classes: int) -> Remembered:
+    """Keep of encoded pictures, which differ in size, as many as a class may have when so many share the budget."""
+    if not isinstance(kept, Encoded) or not plan.budget.in_bytes:
+        return kept
+    count = kept.within(plan.budget.share(classes) - LABEL_BYTES)
+    if count < 1:
+        raise InputError(f"A budget of {plan.budget} is smaller than one picture per class: give a larger one.")
+    return kept.shrunk(count)
