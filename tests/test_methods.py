@@ -13,12 +13,13 @@ from ccmcl.budget import Budget
 from ccmcl.condense import Condensation
 from ccmcl.condensing import as_pixels
 from ccmcl.data import load
-from ccmcl.learn import Recipe
+from ccmcl.distribution import Distribution
+from ccmcl.learn import RECIPES, Recipe
 from ccmcl.loop import Job, State, drive
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels
 from ccmcl.methods import METHODS, everything, plan_steps
 from ccmcl.nets import ConvNet, outputs_of
-from ccmcl.plan import COUNTS, Learner, Plan
+from ccmcl.plan import COUNTS, Learner, Plan, Shape
 from ccmcl.stream import Experience, Stream
 
 PLAN = Plan(
@@ -156,6 +157,34 @@ def test_the_learner_sees_nothing_but_the_memory(method: str) -> None:
     assert jobs == ["condense 0-0", "condense 0-1", "learn 0"]
     assert plan_steps(method, PLAN, ((0, 1),)) == {"condense": 4, "learn": 10}
     assert learner.memory.count == (8 if method == "composite" else 4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("objective", ["gradient", "distribution"])
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("soft", [False, True])
+def test_the_steps_that_are_announced_are_taken(method: str, objective: str, recipe: str, soft: bool) -> None:
+    plan = replace(
+        PLAN,
+        recipe=Recipe(5, 8, 0.01, RECIPES[recipe]),
+        objective=objective,
+        shape=Shape(soft=soft, bits=8, real=True),
+        distribution=Distribution(2, 3, 2, 8),
+    )
+    taken = dict[str, int]()
+
+    def counting(jobs: Mapping[str, Job]) -> dict[str, State]:
+        for name, job in jobs.items():
+            kind = name.split()[0]
+            taken[kind] = taken.get(kind, 0) + job.total
+        return drive(jobs)
+
+    learner = Learner(Memory())
+    for index in range(2):
+        learner = METHODS[method].meet(plan, learner, stream()[index], counting)
+    assert taken == plan_steps(method, plan, ((0, 1), (2, 3)))
+    if recipe == "strong" and METHODS[method].anew:
+        assert taken["learn"] == 1 + 2  # two of ten classes, then four
 
 
 @pytest.mark.parametrize("method", ["composite", "condensation", "rehearsal", "bic", "joint"])

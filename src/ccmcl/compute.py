@@ -14,6 +14,7 @@ from ccmcl.catalogue import COMPILE, DEVICES
 from ccmcl.compiling import Graphs, has_compiler
 from ccmcl.engine import Engine
 from ccmcl.errors import InputError, nearest
+from ccmcl.methods import METHODS
 from ccmcl.plan import COUNTS, Plan
 
 log = logging.getLogger("ccmcl")
@@ -95,14 +96,19 @@ def operations(plan: Plan, method: str, groups: Sequence[Sequence[int]]) -> tupl
     """Count the operations that a stream takes by a method: learning, and condensing."""
     classes = sum(map(len, groups))
     outputs, batch = plan.outputs(classes), plan.recipe.batch
-    limit = COUNTS.get(method)
+    limit, seen = COUNTS.get(method), [sum(map(len, groups[: i + 1])) for i in range(len(groups))]
+    steps = [plan.steps(known) if METHODS[method].anew else plan.recipe.steps for known in seen]
+
+    def learning(images: Sequence[int]) -> int:
+        recipes = [replace(plan.recipe, steps=count) for count in steps]
+        return sum(work.learning(plan.net, outputs, one, [some]) for one, some in zip(recipes, images, strict=True))
+
     if method not in ("composite", "condensation") or limit is None:
-        return work.learning(plan.net, outputs, plan.recipe, [batch] * len(groups)), 0
+        return learning([batch] * len(groups)), 0
     count = limit(plan, plan.sharing(classes))
     images = images_of(count, plan.ratio) if method == "composite" else count
-    seen = [sum(map(len, groups[: i + 1])) for i in range(len(groups))]
     whole = plan.recipe.style.varied
-    learned = work.learning(plan.net, outputs, plan.recipe, [batch if whole else min(batch, images * n) for n in seen])
+    learned = learning([batch if whole else min(batch, images * known) for known in seen])
     trained = replace(plan.recipe, steps=plan.experts * plan.distribution.expert_steps)
     experts = work.learning(plan.net, outputs, trained, [batch] * len(groups))
     if plan.objective == "distribution":

@@ -45,10 +45,12 @@ class Style:
     """images are changed a little, and mixed, each time they are seen"""
     mirrored: bool = False
     """images mean the same in a mirror"""
+    growing: bool = False
+    """a network that begins anew takes so much of the steps as it knows of the classes to come"""
 
 
 PLAIN = Style()
-STRONG = Style(momentum=0.9, decay=5e-4, cosine=True, average=0.99, varied=True)
+STRONG = Style(momentum=0.9, decay=5e-4, cosine=True, average=0.99, varied=True, growing=True)
 RECIPES = {"paper": PLAIN, "strong": STRONG}
 
 

@@ -46,6 +46,8 @@ class Method:
     """what it may remember of a class"""
     logits: bool = False
     """stores logits beside pictures"""
+    anew: bool = False
+    """begins every experience with a new network"""
     keeps_all: bool = False
     """keeps every picture it has met, so its memory is the data themselves"""
 
@@ -102,11 +104,13 @@ METHODS: dict[str, Method] = {
         composite,
         "components and mixing weights, learned (the paper's method)",
         kinds=(Composite.kind,),
+        anew=True,
     ),
     "condensation": Method(
         condensation,
         "free images, learned",
         kinds=(Pixels.kind,),
+        anew=True,
     ),
     "rehearsal": Method(
         rehearsal,
@@ -120,7 +124,7 @@ METHODS: dict[str, Method] = {
         logits=True,
     ),
     "finetune": Method(finetune, "no memory: the lower bound"),
-    "joint": Method(joint, "all data at once: the upper bound", kinds=(Exemplars.kind,), keeps_all=True),
+    "joint": Method(joint, "all data at once: the upper bound", kinds=(Exemplars.kind,), anew=True, keeps_all=True),
 }
 
 
@@ -168,6 +172,7 @@ def _learn(plan: Plan, experience: Experience, drive: Drive, outputs: int, sourc
     judge: Judge = Classify(plan.net)
     if isinstance(source, Replay) and source.labels.ndim > 1:
         judge = Shared(plan.net)
+    plan = replace(plan, recipe=replace(plan.recipe, steps=plan.steps(outputs)))
     return _train(
         plan, lambda generator: plan.net.init(generator, outputs), source, judge, experience.index, drive, outputs
     )
@@ -314,7 +319,8 @@ class Answers:
 
 def plan_steps(method: str, plan: Plan, groups: tuple[tuple[int, ...], ...]) -> dict[str, int]:
     """Count the steps of each kind of work that a whole stream takes, for an estimate of the time."""
-    learning = {"learn": plan.recipe.steps * len(groups)}
+    anew = METHODS[method].anew
+    learning = {"learn": sum(plan.steps(group[-1] + 1) if anew else plan.recipe.steps for group in groups)}
     if method in ("composite", "condensation"):
         each, trained = plan.condensation.outer * plan.condensation.inner, {}
         if plan.objective == "distribution":

@@ -83,6 +83,12 @@ class Plan:
         """The head of a condensing network: all classes of the stream, or tens of them while the end is open."""
         return self.classes or -(-seen // SPARE_OUTPUTS) * SPARE_OUTPUTS
 
+    def steps(self, outputs: int) -> int:
+        """The steps of a network that begins anew and is to tell so many classes apart."""
+        if not self.recipe.style.growing or self.classes is None:
+            return self.recipe.steps
+        return max(1, -(-self.recipe.steps * min(outputs, self.classes) // self.classes))
+
     def sharing(self, seen: int) -> int:
         """The number of classes that share the budget: those declared, or those seen so far."""
         return max(self.classes or 0, seen)
