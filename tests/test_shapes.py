@@ -38,6 +38,7 @@ PLAN = Plan(
     objective="distribution",
     distribution=Distribution(2, 2, 2, 8),
 )
+DOCS = Path(__file__).parents[1] / "docs" / "memory.md"
 DIGITS = Stream.of(load("digits").train)
 
 
@@ -181,3 +182,21 @@ def test_eight_bits_take_a_quarter_of_the_bytes() -> None:
     assert small.nbytes < 0.3 * full.nbytes
     assert scalars(small[0]) - scalars(full[0]) == small[0].tensors()["scales"].numel()
     assert small.nbytes == 2 * LABEL_BYTES + sum(t.nbytes for kept in small.values() for t in kept.tensors().values())
+
+
+def test_the_documented_table_of_what_fits_is_right() -> None:
+    rows = [line.strip("| ").split(" | ") for line in DOCS.read_text().splitlines() if line.count("|") == 8]
+    checked, shape = 0, (0, 0, 0)
+    for words in rows:
+        if not words[-1].replace(",", "").isdigit():
+            continue
+        name, written, budget, *counts = [word.strip(" |") for word in words] if len(words) == 7 else ["", *words]
+        shape = {"CIFAR10": (3, 32, 32), "MNIST": (1, 28, 28)}.get(name, shape)
+        layout = Layout(2 if "reduction" in written else 1, 8 if "bits" in written else 32)
+        components = Budget.parse(budget).components(shape, 10, 2.0, layout)
+        images = images_of(components, 2.0)
+        row = layout.small(shape) + images
+        sizes = [10 * layout.numbers(components, row, images, 2), 10 * layout.size(components, row, images, 2)]
+        assert [int(word.replace(",", "")) for word in counts] == [components, images, *sizes]
+        checked += 1
+    assert checked == 7
