@@ -18,7 +18,6 @@ SHIFT, CUT, STRETCH, DEGREES = 1 / 8, 1 / 2, 1.2, 15.0
 """A picture is shifted by up to an eighth, loses a square of half its side, is stretched and turned."""
 MIXED = 0.5
 """The share of batches that are mixed."""
-GREY = 0.5
 
 
 def changes(chance: Float[Tensor, "n 4"], size: tuple[int, int], mirrored: bool) -> Float[Tensor, "n 12"]:
@@ -56,7 +55,7 @@ def whole_shift(chance: Tensor, side: int) -> Tensor:
 
 
 def changed(images: Float[Tensor, "n c h w"], table: Float[Tensor, "n 12"]) -> Float[Tensor, "n c h w"]:
-    """Change each picture as its row says. What comes in from outside, and what is cut out, is of a middle grey.
+    """Change each picture as its row says. Its edge goes on outside; what is cut out is of its mean colour.
 
     >>> images = torch.rand(2, 3, 8, 8)
     >>> bool((changed(images, torch.tensor(STILL).expand(2, 12)) - images).abs().max() < 1e-5)
@@ -65,16 +64,16 @@ def changed(images: Float[Tensor, "n c h w"], table: Float[Tensor, "n 12"]) -> F
     count, _, height, width = images.shape
     table = table.to(images.dtype)
     brightness, saturation, contrast = (table[:, column, None, None, None] for column in (6, 7, 8))
-    x = images - GREY + brightness
+    x = images + brightness
     grey = x.mean(1, keepdim=True)
     x = grey + saturation * (x - grey)
     middle = x.mean((1, 2, 3), keepdim=True)
     x = middle + contrast * (x - middle)
     grid = F.affine_grid(table[:, :6].reshape(count, 2, 3), list(images.shape), align_corners=False)
-    x = F.grid_sample(x, grid, align_corners=False)
+    x = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
     out_x = (places(width, x) - table[:, 9:10]).abs() < table[:, 11:12]
     out_y = (places(height, x) - table[:, 10:11]).abs() < table[:, 11:12]
-    return GREY + x * ~(out_y[:, None, :, None] & out_x[:, None, None, :])
+    return torch.where(out_y[:, None, :, None] & out_x[:, None, None, :], x.mean((2, 3), keepdim=True), x)
 
 
 def mixed_in(

@@ -43,7 +43,7 @@ class ConvNet:
     max_blocks: int = 3
     precision: str = "float32"
     centred: bool = False
-    """take away a middle grey from the images first"""
+    """take away each image's mean colour first, so that the padding of its edge is of that colour"""
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -108,7 +108,7 @@ class ConvNet:
 
     def embed(self, params: Params, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n f"]:
         """Compute what reaches the linear layer. Channels last: pooling is many times faster in that layout."""
-        x = (images - 0.5) * 4 if self.centred else images
+        x = images - images.mean((2, 3), keepdim=True) if self.centred else images
         for block in range(self.blocks):
             kernel, scale, shift = (params[name] for name in block_names(block))
             x = F.avg_pool2d(F.relu(normed_convolution(x, kernel, scale, shift, self.precision)), 2)
