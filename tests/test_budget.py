@@ -13,9 +13,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ccmcl.budget import Budget, images_of
+from ccmcl.budget import Budget, Layout, images_of
 from ccmcl.errors import InputError
-from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered, nbytes
+from ccmcl.forms import Form
+from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered, formed, nbytes
 
 Shape = tuple[int, int, int]
 UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "KiB": 1024, "kib": 1024, "MiB": 2**20}
@@ -125,20 +126,35 @@ def test_a_budget_in_examples_is_never_exceeded_and_shared_evenly(
         assert count * classes <= amount < (count + 1) * classes
 
 
-@given(room=st.integers(2_000, 60_000), shape=shapes, fewer=st.integers(1, 5), added=st.integers(1, 7), ratio=ratios)
-def test_a_memory_made_smaller_for_more_classes_keeps_the_budget(
-    room: int, shape: Shape, fewer: int, added: int, ratio: float
+@settings(deadline=None)
+@given(
+    room=st.integers(2_000, 60_000),
+    shape=shapes,
+    steps=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    ratio=ratios,
+    bits=st.sampled_from([8, 32]),
+    reduction=st.integers(1, 3),
+    targets=st.sampled_from([0, 6]),
+)
+def test_a_memory_made_smaller_again_and_again_keeps_the_budget(
+    room: int, shape: Shape, steps: list[int], ratio: float, bits: int, reduction: int, targets: int
 ) -> None:
-    budget, most = Budget.parse(f"{room}B"), fewer + added
-    try:
-        after = budget.components(shape, most, ratio)
-    except InputError:
-        return
-    before = budget.components(shape, fewer, ratio)
-    generator = torch.Generator().manual_seed(0)
-    kept = Composite.draw(generator, before, shape, torch.float32, images=images_of(before, ratio))
-    assert memory_of(kept, fewer).nbytes <= room
-    assert memory_of(kept.shrunk(after), most).nbytes <= room
+    budget, layout, classes = Budget.parse(f"{room}B"), Layout(reduction, bits, targets), 0
+    small = (shape[0], -(-shape[1] // reduction), -(-shape[2] // reduction))
+    kept: Remembered | None = None
+    for more in steps:
+        classes += more
+        try:
+            count = budget.components(shape, classes, ratio, layout)
+        except InputError:
+            return
+        images = images_of(count, ratio)
+        if kept is None:
+            drawn = Composite.draw(torch.Generator().manual_seed(0), count, small, torch.float32, images=images)
+            soft = torch.zeros(images, targets, dtype=torch.float16) if targets else None
+            kept = formed(Composite, drawn.tensors(), Form(shape[1:], squash=True, bits=bits), soft)
+        kept = kept.shrunk(count, images)
+        assert memory_of(kept, classes).nbytes <= room
 
 
 @pytest.mark.parametrize("buffer", [20, 40, 60, 80, 100, 200, 300, 400, 500])

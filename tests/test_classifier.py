@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from ccmcl import methods
+from ccmcl import condensing
 from ccmcl.budget import Budget
 from ccmcl.classifier import ContinualClassifier
 from ccmcl.condense import Condenser
@@ -262,7 +262,7 @@ def test_class_that_comes_again_is_condensed_from_new_pictures_and_what_is_remem
         seen[arguments[2]] = arguments[3]
         return Condenser(*arguments, **more)
 
-    monkeypatch.setattr(methods, "Condenser", watched)
+    monkeypatch.setattr(condensing, "Condenser", watched)
     new = pictures(1, 2, seed=5)
     classifier.partial_fit(new, [1] * 6 + [2] * 6)
     assert sorted(seen) == [1, 2]

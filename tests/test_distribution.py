@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -101,6 +101,29 @@ def test_compiled_steps_give_the_same_memory(bits: int, updates: int) -> None:
     assert not fast.engine.graphs.failed
     assert len(fast.engine.graphs.used) == 2
     assert all(torch.allclose(plain[name], compiled[name], atol=1e-4) for name in plain)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_compiled_code_sees_the_rounding_of_what_is_stored(bits: int) -> None:
+    form = Form((8, 8), bits=bits)
+    numbers = memory_of("composite", Form()).numbers()
+    numbers = {name: tensor[:, :, :4, :4] * 3 if tensor.ndim == 4 else tensor for name, tensor in numbers.items()}
+    graphs = Graphs()
+    seen = graphs(Seen(form), numbers, form.rounded(numbers))
+    assert not graphs.failed
+    kept = formed(Composite, numbers, form).images()
+    assert torch.allclose(seen, kept, atol=1e-6)
+    assert (Form((8, 8)).images(numbers) - kept).abs().max() > 1e-4
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The images that a compiled update sees."""
+
+    form: Form
+
+    def __call__(self, numbers: Params, kept: Params) -> Tensor:
+        return self.form.images(numbers, kept=kept)
 
 
 def test_what_comes_out_is_what_was_seen() -> None:

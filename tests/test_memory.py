@@ -136,8 +136,8 @@ def test_the_first_pictures_survive_shrinking_with_their_own_logits() -> None:
 @pytest.mark.parametrize(("p", "q", "count"), [(6, 12, 3), (6, 12, 1), (5, 5, 2), (8, 4, 3), (7, 3, 5)])
 def test_a_shrunk_composite_is_the_nearest_of_its_size(p: int, q: int, count: int) -> None:
     memory = composite(p, q)
-    small = memory.shrunk(count)
     kept = max(1, q * count // p)
+    small = memory.shrunk(count, kept)
     original = mixed(memory)[:kept]
     assert len(small.components) <= count
     assert small.weights.shape[1] == kept
@@ -148,8 +148,8 @@ def test_a_shrunk_composite_is_the_nearest_of_its_size(p: int, q: int, count: in
 
 def test_shrinking_to_as_many_components_as_there_are_changes_nothing() -> None:
     memory = composite(4, 8)
-    assert torch.equal(memory.shrunk(4).images(), memory.images())
-    assert torch.equal(memory.shrunk(9).images(), memory.images())
+    assert torch.equal(memory.shrunk(4, 8).images(), memory.images())
+    assert torch.equal(memory.shrunk(9, 9).images(), memory.images())
 
 
 def examples() -> list[Remembered]:
@@ -169,7 +169,7 @@ def test_every_kind_keeps_the_contract_of_a_memory(kept: Remembered) -> None:
     assert type(kept) is KINDS[kept.kind]
     again = KINDS[kept.kind](**kept.tensors())  # type: ignore[arg-type]
     assert torch.equal(again.images(), kept.images())
-    smaller = kept.shrunk(1)
+    smaller = kept.shrunk(1, 1)
     assert smaller.kind == kept.kind
     assert nbytes(smaller) < nbytes(kept)
     assert scalars(smaller) < scalars(kept)

@@ -619,3 +619,16 @@ def test_damaged_encoded_pictures_are_refused(change: Callable[[Any, Any], Any])
     change(tensors, about)
     with pytest.raises(InputError, match="here"):
         unpack(tensors, about, "here")
+
+
+def test_pictures_that_decode_to_too_much_are_refused_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors, about = pack(Memory({0: Encoded.of(torch.zeros(9, 3, 64, 64, dtype=torch.uint8), "webp", 80)}))
+    monkeypatch.setattr("ccmcl.memory_file.MOST_DECODED", 9 * 3 * 64 * 64 - 1)
+    monkeypatch.setattr("ccmcl.memory.decode", lambda *_: pytest.fail("decoded"))
+    with pytest.raises(InputError):
+        unpack(tensors, about, "here")
+
+
+def test_labels_that_are_one_number_are_refused() -> None:
+    with pytest.raises(InputError, match="list of classes"):
+        unpack({"labels": torch.tensor(0, dtype=torch.int32)}, {"format": FORMATS[0], "kinds": [], "names": []}, "here")

@@ -168,7 +168,7 @@ def test_the_steps_that_are_announced_are_taken(method: str, objective: str, rec
         PLAN,
         recipe=Recipe(5, 8, 0.01, RECIPES[recipe]),
         objective=objective,
-        shape=Shape(soft=soft, bits=8, real=True),
+        shape=Shape(soft=soft, bits=8, start="typical"),
         distribution=Distribution(2, 3, 2, 8),
     )
     taken = dict[str, int]()

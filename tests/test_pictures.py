@@ -242,6 +242,6 @@ def test_small_components_in_few_bits_are_drawn_as_large_as_their_images(tmp_pat
     numbers = {"components": torch.rand(2, 3, 4, 4), "weights": torch.rand(2, 3)}
     kept = formed(Composite, numbers, Form((8, 8), bits=8))
     assert isinstance(kept, Composite)
-    assert kept.parts().shape == (2, 3, 8, 8)
+    assert kept.parts(9).shape == (2, 3, 8, 8)
     drawn(Memory().plus(0, kept), ["x"], tmp_path)
     drawn(Memory().plus(0, Encoded.of(plain(RED).pixels, "webp", 80)), ["x"], tmp_path)

@@ -41,11 +41,11 @@ def changes(chance: Float[Tensor, "n 4"], size: tuple[int, int], mirrored: bool)
         "rotate": {0: angle.cos(), 1: -angle.sin(), 3: angle.sin(), 4: angle.cos()},
         "flip": {0: (a - 0.5).sign()},
     }
-    table = torch.tensor(STILL, dtype=chance.dtype, device=chance.device).repeat(len(chance), 1)
+    table = [torch.full_like(a, value) for value in STILL]
     for number, name in enumerate(names):
         for column, values in columns[name].items():
-            table[:, column] = torch.where(kind == number, values, table[:, column])
-    return table
+            table[column] = torch.where(kind == number, values, table[column])
+    return torch.stack(table, 1)
 
 
 def whole_shift(chance: Tensor, side: int) -> Tensor:
@@ -81,7 +81,8 @@ def mixed_in(
 ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n k"]]:
     """Put a rectangle of another picture into each, and share the targets by area (CutMix); half of the times.
 
-    The others are those half a batch away. The share that a picture keeps is even over [0, 1].
+    The others are those half a batch away. The side of the rectangle is the root of an even number, so that its area is
+    even over [0, 1] as long as it lies inside.
 
     >>> images, targets = mixed_in(torch.rand(4, 1, 8, 8), torch.eye(4), torch.rand(4))
     >>> targets.sum(1)

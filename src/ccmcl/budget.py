@@ -112,7 +112,7 @@ class Budget:
         """How many free images a class may store."""
         small, room = layout.small(shape), self._room(shape, classes)
         measure = layout.size if self.in_bytes else layout.numbers
-        count = bisect_right(range(1, min(room, MOST_BYTES)), room, key=lambda q: measure(q, small, q, 1))
+        count = bisect_right(range(1, min(room, MOST_BYTES) + 1), room, key=lambda q: measure(q, small, q, 1))
         return self._affordable(self._enough(count, classes, "image"), 1, math.prod(shape))
 
     def components(self, shape: tuple[int, int, int], classes: int, ratio: float, layout: Layout = PLAIN) -> int:
@@ -129,7 +129,7 @@ class Budget:
         def needed(p: int) -> int:
             return measure(p, small + images_of(p, ratio), images_of(p, ratio), 2)
 
-        count = bisect_right(range(1, min(room, MOST_BYTES)), room, key=needed)
+        count = bisect_right(range(1, min(room, MOST_BYTES) + 1), room, key=needed)
         return self._affordable(self._enough(count, classes, "component"), ratio, size)
 
     def _room(self, shape: tuple[int, int, int], classes: int) -> int:

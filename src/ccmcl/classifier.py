@@ -186,11 +186,13 @@ class ContinualClassifier:
             if len(set(labels)) < len(labels) or calls < 0 or len(labels) > (about["classes"] or len(labels)):
                 raise InputError("its labels and calls do not fit together")
             method = METHODS[str(classifier._given["method"])]
-            if any(
-                kept.kind not in method.kinds or ("logits" in kept.tensors()) != method.logits
-                for kept in memory.values()
-            ):
-                raise InputError("its memory is not what its method stores")
+            soft = classifier._given.get("labels") == "soft" and method.condenses
+            for kept in memory.values():
+                beside = {name: tensor for name, tensor in kept.tensors().items() if name in ("logits", "targets")}
+                wanted = {"logits"} if method.logits else {"targets"} if soft else set()
+                wide = any(tensor.shape[1] > len(labels) for tensor in beside.values())
+                if kept.kind not in method.kinds or set(beside) != wanted or wide:
+                    raise InputError("its memory is not what its method stores")
             if about["shape"] is not None:
                 channels, height, width = map(int, about["shape"])
                 classifier._shape = (channels, height, width)

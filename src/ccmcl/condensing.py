@@ -63,11 +63,16 @@ def courses(jobs: Mapping[str, Trainer], states: Mapping[str, State], plan: Plan
 
 
 def condensers(
-    plan: Plan, learner: Learner, experience: Experience, method: str, trained: Courses | None = None
+    plan: Plan,
+    learner: Learner,
+    experience: Experience,
+    method: str,
+    trained: Courses | None = None,
+    only: str | None = None,
 ) -> dict[str, Condenser | Matcher]:
     """Lay out the jobs that condense the classes of an experience. Each sees the buffer as it was when it began.
 
-    They depend on nothing but what is given, so that any process can make and do them.
+    They depend on nothing but what is given, so that any process can make and do them, or ``only`` one of them.
     """
     before = made_room(plan, learner, experience, method).memory
     outputs = plan.outputs(max([*before, *experience.classes]) + 1)
@@ -76,13 +81,15 @@ def condensers(
     labels_before = (before.labels() if before else torch.empty(0, dtype=torch.int64)).to(plan.device)
     jobs: dict[str, Condenser | Matcher] = {}
     for label in experience.classes:
+        name = f"condense {experience.index}-{label}"
+        if only is not None and name != only:
+            continue
         others = slice(None) if label not in before else labels_before != label
         generator = generator_for(plan.seed, "condense", experience.index, label)
         pixels = experience.of_class(label)
         if label in before:
             pixels = torch.cat([pixels, as_pixels(before[label])])
         start = starting(plan, method, count, pixels, generator)
-        name = f"condense {experience.index}-{label}"
         if plan.objective == "distribution" and trained is not None:
             jobs[name] = Matcher(
                 plan.net,
@@ -114,22 +121,25 @@ def condensers(
 
 
 def starting(plan: Plan, method: str, count: int, pixels: Tensor, generator: Generator) -> Learned:
-    """Make what a class is condensed from: noise, or real pictures that components and weights are fitted to."""
+    """Make what a class is condensed from: noise, or real pictures, each by itself and in pairs."""
     shape, small = plan.shape, plan.small()
     mixing = method == "composite"
     form = plan.form(shape.squash and mixing, shape.bits)
     images = images_of(count, plan.ratio)
-    if not shape.real:
+    if shape.start == "noise":
         drawn = (
             Composite.draw(generator, count, small, torch.float32, images)
             if mixing
             else Pixels.draw(generator, count, small, torch.float32)
         )
         return formed(type(drawn), drawn.tensors(), form)
-    chosen = torch.randint(len(pixels), (count,), generator=generator)
-    if count <= len(pixels):
-        chosen = distinct(len(pixels), count, generator)
-    pictures = reduced(unit(pixels[chosen]), small)
+    if shape.start == "typical" and count < len(pixels):
+        pictures = typical(reduced(unit(pixels), small), count, generator)
+    else:
+        chosen = torch.randint(len(pixels), (count,), generator=generator)
+        if count <= len(pixels):
+            chosen = distinct(len(pixels), count, generator)
+        pictures = reduced(unit(pixels[chosen]), small)
     if not mixing:
         return formed(Pixels, {"pixels": pictures}, form)
     components = torch.logit(pictures, eps=0.01) if shape.squash else pictures
@@ -139,6 +149,31 @@ def starting(plan: Plan, method: str, count: int, pixels: Tensor, generator: Gen
 def reduced(images: Tensor, small: tuple[int, int, int]) -> Tensor:
     """Make pictures smaller, each pixel the mean of those it stands for."""
     return images if images.shape[-2:] == small[-2:] else F.interpolate(images, size=small[-2:], mode="area")
+
+
+def typical(pictures: Tensor, count: int, generator: Generator) -> Tensor:
+    """Choose the pictures nearest to the centres of so many clusters, the largest cluster first.
+
+    >>> line = torch.tensor([0.0, 0.1, 0.2, 5.0, 5.1]).reshape(5, 1, 1, 1)
+    >>> typical(line, 2, torch.Generator().manual_seed(0)).flatten()
+    tensor([0.1000, 5.0000])
+    """
+    from sklearn.cluster import KMeans  # type: ignore[import-untyped]  # it takes a while to load
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    rows = pictures.flatten(1)
+    seed = int(torch.randint(1 << 31, (), generator=generator))
+    with threadpool_limits(1):  # sums over threads would be rounded otherwise
+        found = KMeans(count, n_init=1, max_iter=50, random_state=seed).fit(rows.double().numpy())
+        distances = found.transform(rows.double().numpy())
+    sizes = torch.bincount(torch.from_numpy(found.labels_).long(), minlength=count)
+    order = sizes.argsort(descending=True, stable=True)
+    nearest, taken = [], set[int]()
+    for centre in order.tolist():
+        ranked = torch.from_numpy(distances[:, centre]).argsort(stable=True).tolist()
+        nearest.append(next(place for place in ranked if place not in taken))
+        taken.add(nearest[-1])
+    return pictures[torch.tensor(nearest)]
 
 
 def pairs(count: int, images: int, generator: Generator) -> Tensor:

@@ -105,6 +105,7 @@ class Draw:
         real: Float[Tensor, "f"],
         tensors: Params,
         slots: Params,
+        kept: Params,
         only: Int64[Tensor, "m"],
         together: Float[Tensor, "m 12"],
         apart: Float[Tensor, "m 12"],
@@ -113,7 +114,7 @@ class Draw:
         """Return the memory and its optimiser after the update, and the loss before it."""
 
         def loss(numbers: Params) -> Tensor:
-            images = self.form.images(numbers, only)
+            images = self.form.images(numbers, only, kept)
             distance = feature_distance(real, self.net.embed(line, changed(images, together)).mean(0))
             if not self.judged:
                 return distance
@@ -183,6 +184,7 @@ class Matcher:
             real,
             tensors,
             slots,
+            self.memory.form.rounded(tensors),
             draws["images"][now],
             both.expand(len(apart), -1).contiguous(),
             apart,

@@ -88,10 +88,10 @@ class Update:
     rate: float
 
     def __call__(
-        self, params: Params, real: Params, tensors: Params, slots: Params, label: Int64[Tensor, ""]
+        self, params: Params, real: Params, tensors: Params, slots: Params, label: Int64[Tensor, ""], kept: Params
     ) -> tuple[Params, Params, Float[Tensor, ""]]:
         """Return the memory and its optimiser after the update, and the distance before it."""
-        gradients, distance = match(self.net, params, real, self.form, tensors, label)
+        gradients, distance = match(self.net, params, real, self.form, tensors, label, kept)
         return *optimisers.update(self.optimiser, self.rate, tensors, gradients, slots), distance
 
 
@@ -130,7 +130,9 @@ class Engine:
         self, function: Update, params: Params, real: Params, tensors: Params, slots: Params, label: Tensor
     ) -> tuple[Params, Params, Float[Tensor, ""]]:
         """Update a memory once."""
-        result: tuple[Params, Params, Tensor] = self.run(function, params, real, tensors, slots, label)
+        result: tuple[Params, Params, Tensor] = self.run(
+            function, params, real, tensors, slots, label, function.form.rounded(tensors)
+        )
         return result
 
     def features(
@@ -209,13 +211,19 @@ def gradient_of(judge: Judge, params: Params, chosen: Params, batch: Batch) -> t
 
 
 def match(
-    net: ConvNet, params: Params, real: Params, form: Form, tensors: dict[str, Tensor], label: Tensor
+    net: ConvNet,
+    params: Params,
+    real: Params,
+    form: Form,
+    tensors: dict[str, Tensor],
+    label: Tensor,
+    kept: Params | None = None,
 ) -> tuple[dict[str, Tensor], Float[Tensor, ""]]:
     """Measure how far a memory's gradient is from the real one, and differentiate that by the memory."""
     chosen = {name: params[name] for name in matched(params)}
 
     def distance(stored: dict[str, Tensor]) -> Tensor:
-        images = form.images(stored)
+        images = form.images(stored, kept=kept)
         batch = (images, label.expand(len(images)), even(len(images), images))
         gradient, _ = gradient_of(Classify(net), params, chosen, batch)
         return gradient_distance(real, gradient)

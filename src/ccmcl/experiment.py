@@ -41,6 +41,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "squash": ANSWERS[1:],
     "mirrored": ANSWERS,
 }
+MOST_IMAGES = 1_000_000
+"""for each component"""
 POSITIVE = (
     "width",
     "blocks",
@@ -88,7 +90,9 @@ class Experiment:
     reduction: int = setting("what is stored has 1/this of the resolution; images are enlarged from it", 1)
     bits: int = setting("bits of a learned number: 32, 16 or 8", 32)
     squash: str = setting("mixtures go through a sigmoid: yes or no", "yes")
-    start: str = setting("learned images begin as noise, or as real pictures: noise or real", "noise")
+    start: str = setting(
+        "learned images begin as noise, as real pictures, or as typical ones: noise, real or typical", "noise"
+    )
     labels: str = setting("labels of learned images: hard, or soft (what the experts take them for)", "hard")
     codec: str = setting("stored pictures are raw, jpeg or webp", "raw")
     quality: int = setting("quality of jpeg or webp, from 1 to 100", 75)
@@ -152,6 +156,8 @@ class Experiment:
             if not 0 < getattr(self, name) <= sys.float_info.max:
                 raise InputError(f"The setting {name} must be a positive number, not {getattr(self, name)}.")
             object.__setattr__(self, name, float(getattr(self, name)))
+        if self.ratio > MOST_IMAGES:
+            raise InputError(f"The setting ratio must be at most {MOST_IMAGES:,}, not {self.ratio}.")
         object.__setattr__(self, "budget", str(Budget.parse(self.budget)))
 
     def as_dict(self) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Float16, Int64, UInt8
 from torch import Tensor
 
@@ -41,20 +40,26 @@ class Form:
         if self.bits not in BITS:
             raise InputError(f"Numbers are stored in 8, 16 or 32 bits, not in {self.bits}.")
 
-    def images(self, numbers: Tensors, only: Int64[Tensor, "m"] | None = None) -> Float[Tensor, "q c h w"]:
+    def images(
+        self, numbers: Tensors, only: Int64[Tensor, "m"] | None = None, kept: Tensors | None = None
+    ) -> Float[Tensor, "q c h w"]:
         """Make images of numbers being learned, as they will be once stored; the gradient passes the rounding.
 
-        ``only`` some of them are made, if it is said which.
+        ``only`` some of them are made, if it is said which. ``kept`` are the numbers as ``rounded`` gives them:
+        compiled code must be handed these, because a compiler takes a cast to fewer bits and back for nothing.
         """
-        if self.bits < 32:
-            with torch.no_grad():
-                kept = self.loaded(self.stored(numbers))
-            numbers = {name: tensor + (kept[name] - tensor).detach() for name, tensor in numbers.items()}
+        kept = self.rounded(numbers) if kept is None else kept
+        numbers = {name: kept[name] + (x - x.detach()) if name in kept else x for name, x in numbers.items()}
         if only is not None and "weights" in numbers:
             numbers = {**numbers, "weights": numbers["weights"].index_select(1, only)}
         elif only is not None:
             numbers = {"pixels": numbers["pixels"].index_select(0, only)}
         return self.decoded(numbers)
+
+    @torch.no_grad()
+    def rounded(self, numbers: Tensors) -> Tensors:
+        """Round numbers as storing them would; nothing where they are stored as they are."""
+        return {} if self.bits == 32 else self.loaded(self.stored(numbers))
 
     def decoded(self, numbers: Tensors) -> Float[Tensor, "*k q c h w"]:
         """Make images of numbers as they are, of one class or of several at once."""
@@ -68,8 +73,8 @@ class Form:
         """Bring images to their size."""
         if self.size is None or x.shape[-2:] == self.size:
             return x
-        large = F.interpolate(x.flatten(0, -4), size=self.size, mode="bilinear", align_corners=False)
-        return large.reshape(*x.shape[:-2], *self.size)
+        rows, columns = (between(small, large, x) for small, large in zip(x.shape[-2:], self.size, strict=True))
+        return rows @ x @ columns.mT
 
     def stored(self, numbers: Tensors) -> Tensors:
         """Round numbers to what is stored of them."""
@@ -93,6 +98,23 @@ class Form:
         names = [name for name in stored if name != "scales"]
         parts = torch.split(stored["scales"], 2, dim=1)
         return {name: unpacked(stored[name], scale, dtype) for name, scale in zip(names, parts, strict=True)}
+
+
+def between(small: int, large: int, like: Tensor) -> Float[Tensor, "large small"]:
+    """Make the matrix that enlarges a line of pixels, each new one on the line between its neighbours (bilinear).
+
+    A product of matrices has the same derivative, to the last bit, whenever and wherever it is computed.
+
+    >>> between(2, 4, torch.zeros(1))
+    tensor([[1.0000, 0.0000],
+            [0.7500, 0.2500],
+            [0.2500, 0.7500],
+            [0.0000, 1.0000]])
+    """
+    places = ((torch.arange(large, device=like.device, dtype=like.dtype) + 0.5) * (small / large) - 0.5).clamp(
+        0, small - 1
+    )
+    return (1 - (places[:, None] - torch.arange(small, device=like.device, dtype=like.dtype)).abs()).clamp(min=0)
 
 
 def packed(numbers: Float[Tensor, "p *n"]) -> tuple[UInt8[Tensor, "p *n"], Float16[Tensor, "p 2"]]:

@@ -37,8 +37,8 @@ class Remembered(Protocol):
         """Return what is stored, by name."""
         ...
 
-    def shrunk(self, count: int) -> Remembered:
-        """Return a memory of the same class with at most ``count`` pictures or components."""
+    def shrunk(self, count: int, images: int) -> Remembered:
+        """Return a memory of the same class with at most ``count`` pictures or components, and ``images`` mixtures."""
         ...
 
 
@@ -63,7 +63,7 @@ class Exemplars:
         """Return what is stored."""
         return stored(self)
 
-    def shrunk(self, count: int) -> Exemplars:
+    def shrunk(self, count: int, images: int = 0) -> Exemplars:  # noqa: ARG002
         """Keep the first ``count`` pictures (they were drawn at random)."""
         logits = None if self.logits is None else self.logits[:count]
         return Exemplars(self.pixels[:count], logits, self.form)
@@ -107,24 +107,37 @@ class Encoded:
 
     def pixels(self) -> UInt8[Tensor, "q c h w"]:
         """Decode the pictures as they are stored."""
+        return torch.stack(list(self.each()))
+
+    def each(self) -> Iterator[UInt8[Tensor, "c h w"]]:
+        """Decode one picture after the other."""
         data, starts = self.files.numpy().tobytes(), [0, *self.ends.tolist()]
-        return torch.stack([decode(data[start:end], self.shape) for start, end in pairwise(starts)])
+        for start, end in pairwise(starts):
+            yield decode(data[start:end], self.shape)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is stored."""
         return stored(self)
 
-    def shrunk(self, count: int) -> Encoded:
+    def shrunk(self, count: int, images: int = 0) -> Encoded:  # noqa: ARG002
         """Keep the first ``count`` pictures."""
         ends = self.ends[:count]
         logits = None if self.logits is None else self.logits[:count]
         return Encoded(self.files[: int(ends[-1])], ends, self.shape, logits, self.form)
 
-    def within(self, room: int) -> int:
-        """Count the pictures, from the first, that take at most so many bytes with all that belongs to them."""
-        beside = self.ends.element_size() + (0 if self.logits is None else self.logits[0].nbytes)
-        sizes = self.ends.long() + beside * torch.arange(1, len(self.ends) + 1)
-        return int((sizes <= room).sum())
+    def within(self, room: int, beside: int) -> Encoded:
+        """Keep the pictures, from the first, that fit into so many bytes, each with so many beside it."""
+        lengths = torch.diff(self.ends, prepend=self.ends.new_zeros(1)).tolist()
+        chosen, used = [], 0
+        for place, length in enumerate(lengths):
+            if used + length + beside <= room:
+                chosen.append(place)
+                used += length + beside
+        starts = (self.ends - torch.tensor(lengths)).tolist()
+        files = [self.files[starts[place] : starts[place] + lengths[place]] for place in chosen]
+        ends = torch.tensor([lengths[place] for place in chosen], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        logits = None if self.logits is None else self.logits[chosen]
+        return Encoded(torch.cat([self.files[:0], *files]), ends, self.shape, logits, self.form)
 
 
 @dataclass(frozen=True)
@@ -157,7 +170,7 @@ class Pixels:
         """Return what is stored."""
         return stored(self)
 
-    def shrunk(self, count: int) -> Pixels:
+    def shrunk(self, count: int, images: int = 0) -> Pixels:  # noqa: ARG002
         """Keep the first ``count`` images."""
         return Pixels(self.pixels[:count], first(self.scales, count), first(self.targets, count), self.form)
 
@@ -193,9 +206,9 @@ class Composite:
         """Mix the components into images."""
         return self.form.decoded(self.numbers())
 
-    def parts(self) -> Float[Tensor, "p c h w"]:
-        """Return the components, as large as the images."""
-        return self.form.enlarged(self.numbers()["components"])
+    def parts(self, count: int) -> Float[Tensor, "p c h w"]:
+        """Return the first components, as large as the images."""
+        return self.form.enlarged(self.numbers()["components"][:count])
 
     def numbers(self) -> dict[str, Tensor]:
         """Return what is learned, in float32."""
@@ -205,21 +218,20 @@ class Composite:
         """Return what is stored."""
         return stored(self)
 
-    def shrunk(self, count: int) -> Composite:
-        """Keep the first images of the new size and, by singular values, the ``count`` components nearest to them."""
-        have, images = self.weights.shape
-        if count >= have:
+    def shrunk(self, count: int, images: int) -> Composite:
+        """Keep the first ``images`` images and, by singular values, the ``count`` components nearest to them."""
+        have, made = self.weights.shape
+        if count >= have and images >= made:
             return self
         numbers = self.numbers()
-        weights = numbers["weights"][:, : max(1, images * count // have)]
-        mixed = (weights.T @ numbers["components"].flatten(1)).double()
-        left, values, right = torch.linalg.svd(mixed, full_matrices=False)
-        rank = min(count, len(values))
-        components = (values[:rank, None] * right[:rank]).to(weights.dtype)
-        fewer = {
-            "components": components.reshape(rank, *self.components.shape[1:]).contiguous(),
-            "weights": left[:, :rank].T.to(weights.dtype).contiguous(),
-        }
+        weights, components = numbers["weights"][:, :images], numbers["components"]
+        if count < have:
+            mixed = (weights.T @ components.flatten(1)).double()
+            left, values, right = torch.linalg.svd(mixed, full_matrices=False)
+            rank = min(count, len(values))
+            components = (values[:rank, None] * right[:rank]).to(weights.dtype).reshape(rank, *components.shape[1:])
+            weights = left[:, :rank].T.to(weights.dtype)
+        fewer = {"components": components.contiguous(), "weights": weights.contiguous()}
         kept = formed(Composite, fewer, self.form, first(self.targets, weights.shape[1]))
         assert isinstance(kept, Composite)
         return kept

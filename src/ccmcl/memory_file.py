@@ -78,7 +78,7 @@ def unpack(tensors: dict[str, Tensor], about: dict[str, Any], source: str) -> tu
         expected = " or ".join(map(repr, FORMATS))
         raise InputError(f"{source} does not hold a memory of this program (expected the format {expected}).")
     kinds, names, labels = about.get("kinds"), about.get("names"), tensors.get("labels")
-    forms = about.get("forms") if about["format"] == FORMATS[1] else [{}] * len(labels if labels is not None else ())
+    forms = about.get("forms") if about["format"] == FORMATS[1] else [{}] * (0 if labels is None else labels.numel())
     if (
         labels is None
         or labels.dtype != torch.int32
@@ -126,7 +126,10 @@ def _remembered(kind: object, tensors: dict[str, Tensor], about: object, source:
     try:
         if kind == Encoded.kind:
             kept = Encoded(**tensors, shape=_sizes(about.get("shape"), 3), form=form)
-            kept.pixels()
+            if count_of(kept) * math.prod(kept.shape) > MOST_DECODED:
+                raise InputError("It would decode to too much.")
+            for _ in kept.each():
+                pass
             return kept
         return KINDS[kind](**tensors, form=form)  # type: ignore[arg-type]
     except (TypeError, InputError) as error:

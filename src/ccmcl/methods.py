@@ -46,6 +46,8 @@ class Method:
     """what it may remember of a class"""
     logits: bool = False
     """stores logits beside pictures"""
+    condenses: bool = False
+    """learns what it remembers"""
     anew: bool = False
     """begins every experience with a new network"""
     keeps_all: bool = False
@@ -94,7 +96,7 @@ def finetune(plan: Plan, learner: Learner, experience: Experience, drive: Drive)
 def joint(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
     """Keep every picture and learn from all of them anew: the upper bound."""
     memory = everything(learner.memory, [experience])
-    pixels = torch.cat([kept.tensors()["pixels"] for kept in memory.values()])
+    pixels = torch.cat([as_pixels(kept) for kept in memory.values()])
     pictures = Pictures(pixels.to(plan.device), memory.labels().to(plan.device), plan.recipe.batch)
     return Learner(memory, _learn(plan, experience, drive, max(memory) + 1, pictures))
 
@@ -104,12 +106,14 @@ METHODS: dict[str, Method] = {
         composite,
         "components and mixing weights, learned (the paper's method)",
         kinds=(Composite.kind,),
+        condenses=True,
         anew=True,
     ),
     "condensation": Method(
         condensation,
         "free images, learned",
         kinds=(Pixels.kind,),
+        condenses=True,
         anew=True,
     ),
     "rehearsal": Method(
@@ -134,7 +138,7 @@ def everything(memory: Memory, experiences: Iterable[Experience]) -> Memory:
         for label in experience.classes:
             pixels = experience.of_class(label)
             if label in memory:
-                pixels = torch.cat([memory[label].tensors()["pixels"], pixels])
+                pixels = torch.cat([as_pixels(memory[label]), pixels])
             memory = memory.plus(label, Exemplars(pixels))
     return memory
 
@@ -252,19 +256,21 @@ def _store(
             pixels = torch.cat([pixels, as_pixels(memory[label])])
         generator = generator_for(plan.seed, "store", experience.index, label)
         chosen = pixels[distinct(len(pixels), min(count, len(pixels)), generator)]
-        logits = None if judge is None else judge(chosen)
-        memory = memory.plus(label, fitted(plan, _kept(plan, chosen, logits), classes))
+        kept = _kept(plan, chosen)
+        if judge is not None:
+            kept = replace(kept, logits=judge(as_pixels(kept)))
+        memory = memory.plus(label, fitted(plan, kept, classes))
     return memory
 
 
-def _kept(plan: Plan, pixels: Tensor, logits: Tensor | None) -> Exemplars | Encoded:
+def _kept(plan: Plan, pixels: Tensor) -> Exemplars | Encoded:
     """Store pictures: smaller and encoded, if asked for."""
     shape, form = plan.shape, plan.form(squash=False)
     if shape.reduction > 1:
         pixels = as_eight_bit(reduced(unit(pixels), plan.small()))
     if shape.codec == "raw":
-        return Exemplars(pixels, logits, form)
-    return Encoded.of(pixels, shape.codec, shape.quality, logits, form)
+        return Exemplars(pixels, form=form)
+    return Encoded.of(pixels, shape.codec, shape.quality, form=form)
 
 
 def _correction(plan: Plan, memory: Memory, params: Params, newest: list[int], index: int, drive: Drive) -> Tensor:
@@ -321,7 +327,7 @@ def plan_steps(method: str, plan: Plan, groups: tuple[tuple[int, ...], ...]) -> 
     """Count the steps of each kind of work that a whole stream takes, for an estimate of the time."""
     anew = METHODS[method].anew
     learning = {"learn": sum(plan.steps(group[-1] + 1) if anew else plan.recipe.steps for group in groups)}
-    if method in ("composite", "condensation"):
+    if METHODS[method].condenses:
         each, trained = plan.condensation.outer * plan.condensation.inner, {}
         if plan.objective == "distribution":
             each = plan.distribution.updates

@@ -31,7 +31,7 @@ def draw_memory(memory: Memory, names: Sequence[str], path: Path | str) -> None:
         (TITLES[kind], {label: kept.images() for label, kept in memory.items() if kept.kind == kind})
         for kind in dict.fromkeys(kept.kind for kept in memory.values())
     ]
-    components = {label: kept.parts() for label, kept in memory.items() if isinstance(kept, Composite)}
+    components = {label: kept.parts(MOST_SHOWN) for label, kept in memory.items() if isinstance(kept, Composite)}
     if components:
         panels.insert(0, ("components", components))
     write(Path(path), render(panels, names))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
 
-from ccmcl.budget import LABEL_BYTES, Budget, Layout
+from ccmcl.budget import LABEL_BYTES, Budget, Layout, images_of
 from ccmcl.condense import Condensation
 from ccmcl.distribution import Distribution
 from ccmcl.engine import Engine
@@ -20,8 +21,10 @@ from ccmcl.nets import ConvNet, Params, outputs_of
 from ccmcl.stream import Experience
 
 SPARE_OUTPUTS = 10
-SMALLEST_FILE = 64
-"""No picture is encoded in fewer bytes, with what is stored beside it."""
+SMALLEST_FILE = 30
+"""No picture is encoded in fewer bytes."""
+CHANNELS = (1, 3)
+"""Of pictures that can be encoded."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class Shape:
     """of a learned number"""
     squash: bool = True
     """mixtures of components go through a sigmoid"""
-    real: bool = False
-    """what is learned starts from real pictures, not from noise"""
+    start: str = "noise"
+    """what is learned starts from noise, from real pictures, or from those nearest to the centres of clusters"""
     soft: bool = False
     """each learned image is stored with what the experts take it for"""
     codec: str = "raw"
@@ -118,10 +121,15 @@ def free_images(plan: Plan, classes: int) -> int:
 
 
 def pictures(plan: Plan, classes: int, logits: int = 0) -> int:
-    """Count the stored pictures; of encoded ones in bytes, as many as could be at the very most."""
-    if plan.shape.codec != "raw" and plan.budget.in_bytes:
-        return max(1, (plan.budget.share(classes) - LABEL_BYTES) // SMALLEST_FILE)
-    return plan.budget.exemplars(plan.net.shape, classes, logits, plan.shape.reduction)
+    """Count the stored pictures; of encoded ones, which differ in size, as many as could be at the very most."""
+    if plan.shape.codec == "raw":
+        return plan.budget.exemplars(plan.net.shape, classes, logits, plan.shape.reduction)
+    if plan.net.shape[0] not in CHANNELS:
+        raise InputError(f"Pictures of {plan.net.shape[0]} channels cannot be stored as {plan.shape.codec}.")
+    room = plan.budget.share(classes) * (1 if plan.budget.in_bytes else math.prod(plan.net.shape))
+    if room < SMALLEST_FILE + LABEL_BYTES:
+        raise InputError(f"A budget of {plan.budget} is smaller than one picture per class: give a larger one.")
+    return room // SMALLEST_FILE
 
 
 def with_logits(plan: Plan, classes: int) -> int:
@@ -142,15 +150,25 @@ def made_room(plan: Plan, learner: Learner, experience: Experience, method: str)
     """Shrink what is remembered so that the classes of this experience fit into the budget beside it."""
     classes = plan.sharing(len(set(learner.memory) | set(experience.classes)))
     count = COUNTS[method](plan, classes)
-    kept = {label: fitted(plan, one.shrunk(count), classes) for label, one in learner.memory.items()}
+    kept = {
+        label: fitted(plan, one.shrunk(count, images_of(count, plan.ratio)), classes)
+        for label, one in learner.memory.items()
+    }
     return replace(learner, memory=Memory(kept))
 
 
 def fitted(plan: Plan, kept: Remembered, classes: int) -> Remembered:
-    """Keep of encoded pictures, which differ in size, as many as a class may have when so many share the budget."""
-    if not isinstance(kept, Encoded) or not plan.budget.in_bytes:
+    """Keep of encoded pictures, which differ in size, those that a class may have when so many share the budget.
+
+    In the paper's count a byte of a file is a number, as it is of a picture; logits are not counted.
+    """
+    if not isinstance(kept, Encoded):
         return kept
-    count = kept.within(plan.budget.share(classes) - LABEL_BYTES)
-    if count < 1:
+    share, place = plan.budget.share(classes), kept.ends.element_size()
+    if plan.budget.in_bytes:
+        kept = kept.within(share - LABEL_BYTES, place + (0 if kept.logits is None else kept.logits[0].nbytes))
+    else:
+        kept = kept.within(share * math.prod(plan.net.shape), 1)
+    if not len(kept.ends):
         raise InputError(f"A budget of {plan.budget} is smaller than one picture per class: give a larger one.")
-    return kept.shrunk(count)
+    return kept

@@ -54,7 +54,7 @@ def plan_of(
             experiment.reduction,
             experiment.bits,
             experiment.squash == "yes",
-            experiment.start == "real",
+            experiment.start,
             experiment.labels == "soft",
             experiment.codec,
             experiment.quality,
@@ -73,9 +73,9 @@ def plan_of(
 
 
 def characters(names: Sequence[str]) -> bool:
-    """Tell whether classes are characters, as digits are, by their names: these are others in a mirror, or none.
+    """Tell whether classes are characters, which are others in a mirror: their names are letters or numbers.
 
     >>> characters(["0", "1", "2"]), characters(["cat", "dog"])
     (True, False)
     """
-    return bool(names) and all(len(name) == 1 and name.isalnum() for name in names)
+    return bool(names) and all(name.isdigit() or (len(name) == 1 and name.isalpha()) for name in names)

@@ -57,9 +57,9 @@ def pictures(folder: RunFolder) -> dict[str, Any] | None:
         "images": sheet([eight_bit(kept.images()[:COLUMNS]) for kept in memory.values()]),
         "columns": max(min(COLUMNS, len(kept.images())) for kept in memory.values()),
     }
-    components = [kept.parts() for kept in memory.values() if isinstance(kept, Composite)]
+    components = [kept.parts(COLUMNS) for kept in memory.values() if isinstance(kept, Composite)]
     if len(components) == len(memory):
-        found["components"] = sheet([eight_bit(stretched(part[:COLUMNS])) for part in components])
+        found["components"] = sheet([eight_bit(stretched(part)) for part in components])
         found["component_columns"] = max(min(COLUMNS, len(part)) for part in components)
     return found
 

@@ -57,14 +57,14 @@ class Hand:
         method = self.experiment.method
         training = experts(self.plan, learner, experience, method)
         if name in training or not training:
-            return training or condensers(self.plan, learner, experience, method)
+            return training or condensers(self.plan, learner, experience, method, only=name)
         states = {}
         for one in training:
             kept = self.folder.load_job(one)
             if kept is None:
                 raise InputError(f"{self.folder.path} is damaged: the networks of this experience are missing.")
             states[one] = kept[0]
-        return condensers(self.plan, learner, experience, method, courses(training, states, self.plan))
+        return condensers(self.plan, learner, experience, method, courses(training, states, self.plan), name)
 
 
 def main() -> None:
