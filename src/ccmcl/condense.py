@@ -75,14 +75,7 @@ class Condenser:
 
     def init(self) -> State:
         """Lay out the state: the memory, its optimiser, and the random stream. A network comes with the first step."""
-        tensors = placed(self.memory.numbers(), self.device)
-        return {
-            "step": counter(0),
-            "generator": self.generator.get_state(),
-            **prefixed("memory", tensors),
-            **prefixed("optimiser", optimisers.start(self.settings.optimiser, tensors)),
-            **forming(0, self.total, self.memory.form, tensors),
-        }
+        return begun(self.memory, self.settings.optimiser, self.generator, self.total, self.device)
 
     def step(self, state: State) -> tuple[State, Tensor]:
         """Match the gradients on one real batch, then train the network on (lines 3 to 17)."""
@@ -156,7 +149,24 @@ class Condenser:
 
     def finish(self, state: State) -> Learned:
         """Take the memory out of the last state."""
-        return formed(type(self.memory), placed(section(state, "memory"), CPU), self.memory.form)
+        return ended(self.memory, state)
+
+
+def begun(memory: Learned, optimiser: str, generator: Generator, total: int, device: torch.device) -> State:
+    """Lay out the state of work of so many steps on a memory, before the first."""
+    tensors = placed(memory.numbers(), device)
+    return {
+        "step": counter(0),
+        "generator": generator.get_state(),
+        **prefixed("memory", tensors),
+        **prefixed("optimiser", optimisers.start(optimiser, tensors)),
+        **forming(0, total, memory.form, tensors),
+    }
+
+
+def ended(memory: Learned, state: State) -> Learned:
+    """Take what became of a memory out of the last state."""
+    return formed(type(memory), placed(section(state, "memory"), CPU), memory.form)
 
 
 def forming(done: int, total: int, form: Form, tensors: Params) -> State:

@@ -12,12 +12,12 @@ from torch import Generator, Tensor
 
 from ccmcl import optimisers
 from ccmcl.augment import changed, changes
-from ccmcl.condense import forming
+from ccmcl.condense import begun, ended, forming
 from ccmcl.engine import Engine
 from ccmcl.forms import Form
 from ccmcl.learn import AHEAD, CHANCES
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
-from ccmcl.memory import Learned, count_of, formed, unit
+from ccmcl.memory import Learned, count_of, unit
 from ccmcl.nets import ConvNet, Params
 from ccmcl.objectives import feature_distance
 
@@ -152,14 +152,7 @@ class Matcher:
 
     def init(self) -> State:
         """Lay out the state: the memory, its optimiser, and the random stream."""
-        tensors = placed(self.memory.numbers(), self.device)
-        return {
-            "step": counter(0),
-            "generator": self.generator.get_state(),
-            **prefixed("memory", tensors),
-            **prefixed("optimiser", optimisers.start(self.settings.optimiser, tensors)),
-            **forming(0, self.total, self.memory.form, tensors),
-        }
+        return begun(self.memory, self.settings.optimiser, self.generator, self.total, self.device)
 
     def step(self, state: State) -> tuple[State, Tensor]:
         """Update the memory once."""
@@ -213,4 +206,4 @@ class Matcher:
 
     def finish(self, state: State) -> Learned:
         """Take the memory out of the last state."""
-        return formed(type(self.memory), placed(section(state, "memory"), CPU), self.memory.form)
+        return ended(self.memory, state)
