@@ -47,6 +47,7 @@ OTHER: dict[str, Any] = {
     "objective": "distribution",
     "experts": 7,
     "expert_steps": 7,
+    "turned": "yes",
     "updates": 7,
     "judged": 0.7,
     "recipe": "strong",
@@ -232,7 +233,7 @@ experiments = st.builds(
     budget=st.from_regex(r"[1-9][0-9]{0,5}(B|KiB|MB)?(/class)?", fullmatch=True),
     seed=st.integers(0),
     order=st.text(),
-    ratio=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    ratio=st.floats(min_value=0, max_value=1e6, exclude_min=True),
     rate=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
     width=st.integers(1),
 )

@@ -17,6 +17,7 @@ from ccmcl.learn import (
     Shared,
     Style,
     Trainer,
+    Turned,
     Varied,
     WithLogits,
     distinct,
@@ -216,3 +217,23 @@ def test_shared_targets_judge_as_cross_entropy_does() -> None:
     )
     wide = Shared(net).widened((images, targets, weights), 5)
     assert torch.allclose(Shared(net)(widened(params, 5), *wide), wanted)
+
+
+@pytest.mark.parametrize(("size", "ways"), [((6, 6), 4), ((6, 4), 2)])
+def test_turned_pictures_are_classes_of_their_own_in_each_direction(size: tuple[int, int], ways: int) -> None:
+    images = torch.rand(5, 2, *size, generator=seeded(0))
+    plain = Replay(images, shares(torch.arange(5) % 3, 3, images), 12, weighting=False)
+    source = Turned(plain)
+    drawn = source.draw(seeded(1))
+    turned, targets, weights = source.take(drawn)
+    before, labels, same = plain.take(drawn[:12])
+    assert targets.shape == (12, 3 * ways)
+    assert torch.equal(weights, same)
+    found = set()
+    for image, original, target, label in zip(turned, before, targets, labels, strict=True):
+        way, number = divmod(int(target.argmax()), 3)
+        assert float(target.sum()) == 1
+        assert number == int(label.argmax())
+        assert torch.equal(image, original.rot90(4 // ways * way, (1, 2)))
+        found.add(way)
+    assert found == set(range(ways))

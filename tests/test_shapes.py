@@ -37,7 +37,7 @@ PLAN = Plan(
     seed=0,
     classes=4,
     objective="distribution",
-    distribution=Distribution(2, 2, 2, 8),
+    distribution=Distribution(2, 2, 2, 8, turned=True),
 )
 DOCS = Path(__file__).parents[1] / "docs" / "memory.md"
 DIGITS = Stream.of(load("digits").train)

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from ccmcl.budget import images_of
 from ccmcl.condense import Condenser
 from ccmcl.distribution import Courses, Matcher
-from ccmcl.learn import STRONG, Beside, Pictures, Replay, Shared, Source, Trainer, Varied, distinct
+from ccmcl.learn import STRONG, Beside, Pictures, Replay, Shared, Source, Trainer, Turned, Varied, directions, distinct
 from ccmcl.loop import State, generator_for, placed
 from ccmcl.memory import Composite, Exemplars, Learned, Pixels, Remembered, formed, unit
 from ccmcl.plan import COUNTS, Learner, Plan, made_room
@@ -37,6 +37,8 @@ def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -
         images, labels = before.images().to(plan.device), before.labels().to(plan.device)
         source = Beside(pictures, Replay(images, labels, half, weighting=False))
     source = Varied(source, outputs, style.mirrored)
+    if plan.distribution.turned:
+        source, outputs = Turned(source), outputs * directions(*plan.net.shape[1:])
     return {
         f"expert {experience.index}-{number}": Trainer(
             lambda generator: plan.net.init(generator, outputs),

@@ -38,6 +38,8 @@ class Distribution:
     """rule that updates the memory"""
     rate: float = 0.005
     """its learning rate"""
+    turned: bool = False
+    """the networks also tell in what direction a picture is turned"""
     judged: float = 0.1
     """weight of the cross-entropy under the trained network"""
 

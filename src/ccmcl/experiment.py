@@ -39,6 +39,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "labels": LABELS,
     "codec": CODECS,
     "squash": ANSWERS[1:],
+    "turned": ANSWERS[1:],
     "mirrored": ANSWERS,
 }
 MOST_IMAGES = 1_000_000
@@ -99,6 +100,7 @@ class Experiment:
     objective: str = setting("what is matched: gradient (the paper) or distribution (mean features)", "gradient")
     experts: int = setting("networks trained in each experience, whose features are matched", 2)
     expert_steps: int = setting("training steps of each such network", 200)
+    turned: str = setting("these networks also tell in what direction a picture is turned: yes or no", "no")
     updates: int = setting("updates of the memory of a class by features", 300)
     judged: float = setting("weight of the cross-entropy under a trained network, beside the features", 0.1)
     recipe: str = setting("how networks learn: paper (plain SGD), or strong (momentum, changed images, …)", "paper")

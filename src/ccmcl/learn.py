@@ -299,6 +299,47 @@ class Varied:
         return images, targets, weights
 
 
+@dataclass(frozen=True)
+class Turned:
+    """Batches of another source, each image turned by quarters; every class counts as another one in each direction.
+
+    A network that must tell directions apart finds more in few classes than one that need not. Pictures that are not
+    square are turned by halves.
+    """
+
+    source: Source
+
+    @property
+    def count(self) -> int:
+        """The images of a batch."""
+        return self.source.count
+
+    def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
+        """Draw for the other source, then one number for each image."""
+        drawn = self.source.draw(generator)
+        return torch.cat([drawn, torch.randint(4, (self.count,), generator=generator)])
+
+    def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
+        """Return images, the share of each class in each direction (upright first), and weights."""
+        images, targets, weights = self.source.take(drawn[: -self.count])
+        ways = directions(images.shape[-2], images.shape[-1])
+        which = drawn[-self.count :] % ways
+        turned = images
+        for way in range(1, ways):
+            other = images.rot90(4 // ways * way, (2, 3))
+            turned = torch.where((which == way)[:, None, None, None], other, turned)
+        return turned, (F.one_hot(which, ways)[:, :, None] * targets[:, None, :]).flatten(1), weights
+
+
+def directions(height: int, width: int) -> int:
+    """Count the directions in which a picture keeps its shape.
+
+    >>> directions(32, 32), directions(20, 30)
+    (4, 2)
+    """
+    return 4 if height == width else 2
+
+
 def shares(labels: Tensor, outputs: int, like: Tensor) -> Float[Tensor, "n k"]:
     """Turn labels into the share of each class; what is that already is only widened.
 

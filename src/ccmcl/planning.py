@@ -67,6 +67,7 @@ def plan_of(
             experiment.condense_batch,
             experiment.condense_optimiser,
             experiment.condense_rate,
+            experiment.turned == "yes",
             experiment.judged,
         ),
     )
