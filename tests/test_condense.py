@@ -13,11 +13,12 @@ from ccmcl import naive, optimisers
 from ccmcl.condense import Condensation, Condenser
 from ccmcl.data import load
 from ccmcl.engine import Classify, Engine, even, gradient_of, match
-from ccmcl.learn import Replay, Trainer
+from ccmcl.learn import Trainer
 from ccmcl.loop import State, drive, generator_for, section
 from ccmcl.memory import Composite, Learned, Pixels
 from ccmcl.nets import ConvNet, Params
 from ccmcl.objectives import gradient_distance, matched, row_distance
+from ccmcl.sources import Replay
 from ccmcl.tensor_files import read_tensors, write_tensors
 
 DOUBLE = torch.float64

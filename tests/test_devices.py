@@ -17,11 +17,12 @@ from ccmcl.condense import Condensation, Condenser
 from ccmcl.engine import Classify, Engine
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
-from ccmcl.learn import Beside, Distil, Pictures, Replay, Source, Trainer, WithLogits
+from ccmcl.learn import Distil, Trainer
 from ccmcl.loop import CPU, State, placed
 from ccmcl.memory import Composite, Pixels
 from ccmcl.nets import ConvNet
 from ccmcl.planning import plan_of
+from ccmcl.sources import Beside, Pictures, Replay, Source, WithLogits
 
 META = torch.device("meta")
 SHAPE = (3, 8, 8)

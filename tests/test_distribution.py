@@ -14,10 +14,11 @@ from ccmcl.compiling import Graphs
 from ccmcl.distribution import Courses, Distribution, Matcher
 from ccmcl.engine import Engine
 from ccmcl.forms import Form
-from ccmcl.learn import AHEAD, CHANCES
+from ccmcl.learn import AHEAD
 from ccmcl.loop import drive, section
 from ccmcl.memory import Composite, Learned, Pixels, count_of, formed
 from ccmcl.nets import ConvNet, Params
+from ccmcl.sources import CHANCES
 
 NET = ConvNet((2, 8, 8), width=6, centred=True)
 SETTINGS = Distribution(experts=2, expert_steps=1, updates=7, batch=3, optimiser="adam", rate=0.01, judged=0.3)

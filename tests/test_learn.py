@@ -9,24 +9,11 @@ from hypothesis import strategies as st
 from torch import Generator, Tensor
 
 from ccmcl.engine import Batch, Classify, widened
-from ccmcl.learn import (
-    Beside,
-    Distil,
-    Pictures,
-    Replay,
-    Shared,
-    Style,
-    Trainer,
-    Turned,
-    Varied,
-    WithLogits,
-    distinct,
-    logits_of,
-    shares,
-)
+from ccmcl.learn import Distil, Shared, Style, Trainer, logits_of
 from ccmcl.loop import drive
 from ccmcl.memory import unit
 from ccmcl.nets import ConvNet, Params
+from ccmcl.sources import Beside, Pictures, Replay, Turned, Varied, WithLogits, distinct, shares
 
 DOUBLE = torch.float64
 

@@ -13,10 +13,11 @@ from torch import Generator, Tensor
 from ccmcl.budget import images_of
 from ccmcl.condense import Condenser
 from ccmcl.distribution import Courses, Matcher
-from ccmcl.learn import STRONG, Beside, Pictures, Replay, Shared, Source, Trainer, Turned, Varied, directions, distinct
+from ccmcl.learn import STRONG, Shared, Trainer
 from ccmcl.loop import State, generator_for, placed
 from ccmcl.memory import Composite, Exemplars, Learned, Pixels, Remembered, formed, unit
 from ccmcl.plan import COUNTS, Learner, Plan, made_room
+from ccmcl.sources import Beside, Pictures, Replay, Source, Turned, Varied, directions, distinct
 from ccmcl.stream import Experience
 
 EXPERT_RATE = 0.01

@@ -15,11 +15,12 @@ from ccmcl.augment import changed, changes
 from ccmcl.condense import begun, ended, forming
 from ccmcl.engine import Engine
 from ccmcl.forms import Form
-from ccmcl.learn import AHEAD, CHANCES
+from ccmcl.learn import AHEAD
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
 from ccmcl.memory import Learned, count_of, unit
 from ccmcl.nets import ConvNet, Params
 from ccmcl.objectives import feature_distance
+from ccmcl.sources import CHANCES
 
 
 @dataclass(frozen=True)

@@ -12,24 +12,12 @@ from torch import Generator, Tensor
 
 from ccmcl.condensing import as_eight_bit, as_pixels, condensers, courses, experts, reduced, taken_for
 from ccmcl.engine import Batch, Classify, Judge
-from ccmcl.learn import (
-    Beside,
-    Distil,
-    Pictures,
-    Replay,
-    Shared,
-    Source,
-    Trainer,
-    Varied,
-    WithLogits,
-    distinct,
-    logits_of,
-    shares,
-)
+from ccmcl.learn import Distil, Shared, Trainer, logits_of
 from ccmcl.loop import Drive, checked, generator_for, section
 from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, unit
 from ccmcl.nets import Params
 from ccmcl.plan import COUNTS, Learner, Plan, fitted, made_room
+from ccmcl.sources import Beside, Pictures, Replay, Source, Varied, WithLogits, distinct, shares
 from ccmcl.stream import Experience
 
 Meet = Callable[[Plan, Learner, Experience, Drive], Learner]
