@@ -33,6 +33,15 @@ TABLE = {"method": ["composite", "rehearsal", "bic", "finetune"], "seed": [0, 1,
 ENVIRONMENT = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
+def _ancestors(pid: int) -> Iterator[int]:
+    while pid > 1:
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except FileNotFoundError:
+            return
+        yield pid
+
+
 class Nodes:
     """Two nodes, and a way to kill the second."""
 
@@ -53,6 +62,11 @@ class Nodes:
                 found: dict[str, Any] = json.loads(line)
                 return found
         raise AssertionError("the nodes did not start")
+
+    def processes(self, title: str) -> list[int]:
+        """Find the processes of this cluster with such a title, and of no other that other tests may have."""
+        listed = subprocess.run(["pgrep", "-f", title], capture_output=True, text=True, check=True)
+        return [pid for pid in map(int, listed.stdout.split()) if self.process.pid in _ancestors(pid)]
 
     def kill_one(self) -> list[int]:
         assert self.process.stdin is not None
@@ -134,15 +148,18 @@ def test_node_killed_in_the_middle_no_run_is_lost_or_done_twice(nodes: Nodes, tm
 
 def test_process_of_a_run_killed_its_run_is_taken_up_again(lasting: Nodes, tmp_path: Path) -> None:
     out, table = tmp_path / "runs", {"method": ["rehearsal"], "seed": [0, 1], "steps": [400]}
-    process = subprocess.Popen(command(out, lasting.address, table, "--quiet"), env=ENVIRONMENT)
+    arguments = command(out, lasting.address, table, "--json")
+    process = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     limit = time.monotonic() + 120
     while not list(out.glob("*/resume/job-*")):
         assert time.monotonic() < limit
         time.sleep(0.05)
-    listed = subprocess.run(["pgrep", "-f", "ray::do_run"], capture_output=True, text=True, check=True)
-    for pid in listed.stdout.split():
-        os.kill(int(pid), signal.SIGKILL)
-    assert process.wait(300) == 0
+    for pid in lasting.processes("ray::do_run"):
+        os.kill(pid, signal.SIGKILL)
+    said, beside = process.communicate(timeout=300)
+    assert process.returncode == 0, beside
+    assert [one["state"] for one in json.loads(said)["runs"]] == ["done", "done"]
+    assert "worker died" in beside, "Ray was not heard"
     same_as_here(out, tmp_path / "here", table)
     starts = [
         json.loads(line)["event"] for path in out.glob("*/events.jsonl") for line in path.read_text().splitlines()

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -193,12 +193,14 @@ class Clock:
 def _through(
     asked: Sweep, out: Path, engine: Engine, clock: Clock, left: list[Experiment], retry_failed: bool, quiet: bool
 ) -> list[Standing]:
-    board = Board([one.name for one in left], clock.left)
-    if quiet:
-        with _stoppable(engine, lambda _: None):
-            return sweep_through(asked.experiments, out, engine, retry_failed=retry_failed)
-    with board, _stoppable(engine, board.say):
-        return sweep_through(asked.experiments, out, engine, board.hear, retry_failed)
+    # Standard output is for results alone; Ray would write there whenever one of its processes dies.
+    with redirect_stdout(sys.stderr):
+        if quiet:
+            with _stoppable(engine, lambda _: None):
+                return sweep_through(asked.experiments, out, engine, retry_failed=retry_failed)
+        board = Board([one.name for one in left], clock.left)
+        with board, _stoppable(engine, board.say):
+            return sweep_through(asked.experiments, out, engine, board.hear, retry_failed)
 
 
 @contextmanager
