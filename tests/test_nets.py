@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ccmcl.convolution import channels_last
 from ccmcl.errors import InputError
 from ccmcl.nets import ConvNet, Params, instance_norm, outputs_of
+from ccmcl.tiles import channels_last
 
 Shape = tuple[int, int, int]
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ccmcl.files import first_line
+from ccmcl.tiles import tiled
 
 log = logging.getLogger("ccmcl")
 aten = torch.ops.aten
@@ -32,10 +33,12 @@ class Graphs:
     """Runs functions as compiled graphs, one for each function and each shape of its arguments.
 
     A function is traced with its derivatives written out, to whatever order, so that the compiler sees one plain
-    list of operations. Where compiling fails, one line says so and everything is computed the plain way.
+    list of operations. With ``tiles`` its convolutions take fewer multiplications, where the processor's own code for
+    that can be made. Where compiling fails, one line says so and everything is computed the plain way.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tiles: bool = True) -> None:
+        self.tiles = tiles
         self.used: set[Hashable] = set()
         self.failed = False
 
@@ -44,7 +47,8 @@ class Graphs:
         if self.failed:
             return function(*arguments)
         leaves, layout = pytree.tree_flatten(arguments)
-        key = (function, layout, tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves))
+        shapes = tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves)
+        key = (self.tiles, function, layout, shapes)
         self.used.add(key)
         if key in READY:
             return READY[key](*leaves)
@@ -52,7 +56,7 @@ class Graphs:
             with warnings.catch_warnings():  # what the compiler thinks of itself concerns nobody here
                 warnings.simplefilter("ignore")
                 keep_compiled()
-                with alone():
+                with alone(), tiled(code_folder() if self.tiles else None):
                     compiled = compile_graph(function, leaves, layout)
                     result = compiled(*leaves)
         except Exception as error:  # whatever is wrong with a compiler, there is another way
@@ -109,10 +113,16 @@ def keep_compiled() -> None:
         os.environ[CACHE_VARIABLE] = str(folder)
 
 
+def code_folder() -> Path | None:
+    """Return where compiled code is kept."""
+    folder = Path(os.environ.get(CACHE_VARIABLE, ""))
+    return folder if folder.name and folder.is_dir() else None
+
+
 def alone() -> AbstractContextManager[Any]:
     """Let one process compile at a time: the others then find on disk what they need as well."""
-    folder = Path(os.environ.get(CACHE_VARIABLE, ""))
-    return FileLock(folder / ".compiling") if folder.is_dir() and folder.name else nullcontext()
+    folder = code_folder()
+    return nullcontext() if folder is None else FileLock(folder / ".compiling")
 
 
 def private(folder: Path) -> bool:

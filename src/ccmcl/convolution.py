@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from ccmcl.tiles import channels_last, fitting
+
 
 def convolve(x: Float[Tensor, "n i h w"], kernel: Float[Tensor, "o i 3 3"]) -> Float[Tensor, "n o h w"]:
     """Convolve images with a kernel, at the edge with zeros.
@@ -47,16 +49,14 @@ def patches(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n p k"]:
     return torch.stack(shifted, 2).permute(0, 3, 4, 1, 2).reshape(count, height * width, channels * 9)
 
 
-def channels_last(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-    """Lay images out with the channels of a pixel side by side in memory."""
-    return x.contiguous(memory_format=torch.channels_last)
-
-
 class _Convolve(torch.autograd.Function):
     """y = x ∗ k."""
 
     @staticmethod
     def forward(x: Tensor, kernel: Tensor) -> Tensor:
+        if fitting(x, len(kernel)):
+            made: Tensor = torch.ops.ccmcl.convolve_tiles(x, kernel)
+            return made
         return F.conv2d(channels_last(x), channels_last(kernel), padding=1)
 
     @staticmethod
@@ -75,6 +75,9 @@ class _Correlate(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, y: Tensor) -> Tensor:
+        if fitting(x, y.shape[1]):
+            made: Tensor = torch.ops.ccmcl.correlate_tiles(x, y)
+            return made
         one, kernel = [1, 1], torch.empty(y.shape[1], x.shape[1], 3, 3, dtype=y.dtype, device=y.device)
         found = torch.ops.aten.convolution_backward(
             channels_last(y), channels_last(x), kernel, None, one, one, one, False, [0, 0], 1, [False, True, False]

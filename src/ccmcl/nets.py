@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ccmcl.convolution import channels_last, convolve, patches
+from ccmcl.convolution import convolve, patches
 from ccmcl.errors import InputError, nearest
+from ccmcl.tiles import channels_last
 
 Params = dict[str, Tensor]
 SMALLEST = 4

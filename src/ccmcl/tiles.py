@@ -1,0 +1,201 @@
+"""Convolutions with a quarter of the multiplications: 4×4 of their outputs at a time, from 36 products (Winograd)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ccmcl.files import first_line, write
+
+log = logging.getLogger("ccmcl")
+SOURCE = Path(__file__).with_name("tiles.cpp")
+LANES = 16
+"""Channels are taken so many at a time."""
+FEWEST = 128
+"""For fewer tiles the kernel's own change of basis costs more than is gained."""
+CHUNK = 256
+"""Tiles that are in hand at once, so that they stay in the cache of the processor."""
+FLAGS = {"AVX512": ("-mavx512f", "-mfma"), "AVX2": ("-mavx2", "-mfma")}
+A, B = 0.5, 2.0
+"""The squares of the points a and b of tiles.cpp."""
+
+Change = Callable[[int, int, int, int, int, int, int, int, int], None]
+"""From one address to another: height, width and channels, the tiles from the first to the last, where the buffer
+begins and how many it has room for."""
+CHANGES: dict[str, Change] = {}
+"""The changes of basis, once they are loaded."""
+_wanted: ContextVar[bool] = ContextVar("wanted", default=False)
+
+
+@contextmanager
+def tiled(folder: Path | None) -> Iterator[None]:
+    """Have what is traced here convolve by tiles, where machine code for that can be kept in a folder."""
+    before = _wanted.set(folder is not None and load(folder))
+    try:
+        yield
+    finally:
+        _wanted.reset(before)
+
+
+def channels_last(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
+    """Lay images out with the channels of a pixel side by side in memory."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def fitting(x: Float[Tensor, "n i h w"], outputs: int) -> bool:
+    """Say whether images are to be convolved by tiles, to so many channels."""
+    return (
+        _wanted.get()
+        and x.dtype == torch.float32
+        and x.device.type == "cpu"
+        and x.shape[1] % LANES == 0
+        and outputs % LANES == 0
+        and tiles_of(x) >= FEWEST
+    )
+
+
+def tiles_of(x: Float[Tensor, "n i h w"]) -> int:
+    """Count the tiles of some images.
+
+    >>> tiles_of(torch.zeros(32, 1, 14, 14))
+    512
+    """
+    pictures, _, height, width = x.shape
+    return pictures * -(-height // 4) * -(-width // 4)
+
+
+@functools.cache
+def load(folder: Path) -> bool:
+    """Load the machine code for this processor, compiled if it is not there yet, and say whether that can be done."""
+    named = [name for name in (os.environ.get("CXX"), "g++", "clang++") if name]
+    compiler = next(filter(None, map(shutil.which, named)), None)
+    if compiler is None:
+        return False
+    flags = ("-O3", "-shared", "-fPIC", *FLAGS.get(torch.backends.cpu.get_cpu_capability(), ()))
+    key = hashlib.sha256(SOURCE.read_bytes() + repr(flags).encode()).hexdigest()[:16]
+    path = folder / f"tiles-{key}.so"
+    try:
+        try:
+            code = ctypes.CDLL(str(path))
+        except OSError:  # not there yet, or damaged
+            with tempfile.TemporaryDirectory() as place:
+                made = Path(place, path.name)
+                subprocess.run([compiler, *flags, "-o", made, SOURCE], check=True, capture_output=True)  # noqa: S603
+                write(path, made.read_bytes())
+            code = ctypes.CDLL(str(path))
+        for name in ("take_tiles", "spread_tiles", "put_tiles"):
+            change = getattr(code, name)
+            change.argtypes, change.restype = [ctypes.c_void_p] * 2 + [ctypes.c_long] * 7, None
+            CHANGES[name] = change
+    except Exception as error:  # whatever is wrong with a compiler, there is another way
+        log.warning("Cannot compile convolutions by tiles (%s); going on without.", first_line(error))
+        return False
+    return True
+
+
+def kernel_basis() -> Float[Tensor, "36 9"]:
+    """Make the map from a 3×3 kernel to the 36 numbers that a tile is multiplied with."""
+    a, b, differ = A**0.5, B**0.5, 2 * (A - B)
+    points = [(0.0, A * B), (a, A * differ), (-a, A * differ), (b, -B * differ), (-b, -B * differ)]
+    rows = [[1 / scale, point / scale, point * point / scale] for point, scale in points]
+    line = torch.tensor([*rows, [0.0, 0.0, 1.0]], dtype=torch.float64)
+    return torch.einsum("ar,bs->abrs", line, line).reshape(36, 9).float()
+
+
+BASIS = kernel_basis()
+
+
+def convolve_tiles(x: Float[Tensor, "n i h w"], kernel: Float[Tensor, "o i 3 3"]) -> Float[Tensor, "n o h w"]:
+    """Convolve images with a kernel, at the edge with zeros."""
+    x = channels_last(x)
+    made = _empty(x, len(kernel))
+    factors = (BASIS @ kernel.permute(2, 3, 1, 0).reshape(9, -1)).view(36, x.shape[1], len(kernel))
+    taken, products = _buffer(x, x.shape[1]), _buffer(x, len(kernel))
+    for begin, end in _chunks(x):
+        _change("take_tiles", x, taken, x, begin, end)
+        torch.bmm(taken, factors, out=products)
+        _change("put_tiles", products, made, made, begin, end)
+    return made
+
+
+def correlate_tiles(x: Float[Tensor, "n i h w"], y: Float[Tensor, "n o h w"]) -> Float[Tensor, "o i 3 3"]:
+    """Differentiate ⟨y, convolve(x, k)⟩ by the kernel k."""
+    x, y = channels_last(x), channels_last(y)
+    taken, spread = _buffer(x, x.shape[1]), _buffer(x, y.shape[1])
+    total = torch.zeros(36, y.shape[1], x.shape[1])
+    for begin, end in _chunks(x):
+        _change("take_tiles", x, taken, x, begin, end)
+        _change("spread_tiles", y, spread, y, begin, end)
+        used = end - begin
+        total.baddbmm_(spread[:, :used].mT, taken[:, :used])
+    return (BASIS.T @ total.view(36, -1)).view(3, 3, y.shape[1], x.shape[1]).permute(2, 3, 0, 1)
+
+
+def _like_convolved(x: Tensor, kernel: Tensor) -> Tensor:
+    return _empty(x, len(kernel))
+
+
+def _like_kernel(x: Tensor, y: Tensor) -> Tensor:
+    return x.new_empty(3, 3, y.shape[1], x.shape[1]).permute(2, 3, 0, 1)
+
+
+# To the compiler they are single operations.
+OPERATIONS: Any = torch.library.Library("ccmcl", "DEF")  # type: ignore[no-untyped-call]
+for _function, _like, _schema in (
+    (convolve_tiles, _like_convolved, "convolve_tiles(Tensor x, Tensor kernel) -> Tensor"),
+    (correlate_tiles, _like_kernel, "correlate_tiles(Tensor x, Tensor y) -> Tensor"),
+):
+    OPERATIONS.define(_schema)
+    OPERATIONS.impl(_function.__name__, _function, "CPU")
+    torch.library.register_fake(f"ccmcl::{_function.__name__}", _like, lib=OPERATIONS)
+
+
+def _chunks(x: Tensor) -> Iterator[tuple[int, int]]:
+    count = tiles_of(x)
+    return ((begin, min(begin + CHUNK, count)) for begin in range(0, count, CHUNK))
+
+
+def _buffer(x: Tensor, channels: int) -> Tensor:
+    return torch.empty(36, min(CHUNK, tiles_of(x)), channels)
+
+
+def _empty(x: Tensor, channels: int) -> Tensor:
+    return x.new_empty(len(x), *x.shape[2:], channels).permute(0, 3, 1, 2)
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "tiles")
+
+
+def _change(name: str, source: Tensor, target: Tensor, picture: Tensor, begin: int, end: int) -> None:
+    """Change the basis of some tiles, each thread its share of them."""
+    change = CHANGES[name]
+    _, channels, height, width = picture.shape
+    room = min(CHUNK, tiles_of(picture))
+    threads = torch.get_num_threads()
+    cuts = [begin + (end - begin) * part // threads for part in range(threads + 1)]
+
+    def share(first: int, last: int) -> None:
+        change(source.data_ptr(), target.data_ptr(), height, width, channels, first, last, begin, room)
+
+    if threads == 1:
+        share(begin, end)
+    else:
+        list(_pool(threads).map(share, cuts[:-1], cuts[1:]))
