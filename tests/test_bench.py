@@ -7,7 +7,6 @@ import json
 import pytest
 
 from ccmcl.bench import CASES, ENGINES, activation_bytes, bench, condenser, inputs, naive_net, seeded
-from ccmcl.compiling import Graphs
 from ccmcl.engine import Engine
 from ccmcl.errors import InputError
 from ccmcl.naive import algorithm_1
@@ -21,8 +20,8 @@ def test_all_ways_compute_the_same_memory() -> None:
         naive_net(case), pixels, 5, list(memory.tensors().values()), (buffer, labels), seeded(3),
         outer=1, inner=1, matching=10, training=1, batch=256, rate=0.01, network_rate=0.01, optimiser="rmsprop",
     )  # fmt: skip
-    for make in list(ENGINES.values())[:-1]:
-        job = condenser(case, make(Graphs()))
+    for make in list(ENGINES.values())[:-2]:  # what is compiled is compared elsewhere
+        job = condenser(case, make())
         state, _ = job.step(job.init())
         for tensor, expected in zip(job.finish(state).tensors().values(), theirs, strict=True):
             far = (tensor - expected).abs() > 1e-3

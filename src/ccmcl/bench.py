@@ -56,12 +56,13 @@ CASES = {
     "cifar10-100": paper_case((3, 32, 32), 10, 100, 1000),
     "digits-20": paper_case((1, 8, 8), 2, 50, 500),
 }
-ENGINES: dict[str, Callable[[Graphs], Engine]] = {
-    "+ blocks and kernels": lambda _: Engine(once=False, reuse=False, weighting=False),
-    "+ real gradient once": lambda _: Engine(reuse=False, weighting=False),
-    "+ step reuses it": lambda _: Engine(weighting=False),
-    "+ draws as weights": lambda _: Engine(),
-    "+ compiled": lambda graphs: Engine(graphs=graphs),
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "+ blocks and kernels": lambda: Engine(once=False, reuse=False, weighting=False),
+    "+ real gradient once": lambda: Engine(reuse=False, weighting=False),
+    "+ step reuses it": lambda: Engine(weighting=False),
+    "+ draws as weights": lambda: Engine(),
+    "+ compiled": lambda: Engine(graphs=Graphs(tiles=False)),
+    "+ fewer products": lambda: Engine(graphs=Graphs()),
 }
 """The savings, each added to those before it."""
 
@@ -108,7 +109,7 @@ def bench(name: str, rounds: int = 5, heard: Callable[[str], None] = lambda _: N
     if rounds < 1:
         raise InputError(f"At least one round is needed, not {rounds}.")
     keep_freed_memory()
-    case, graphs = CASES[name], Graphs()
+    case = CASES[name]
     net = ConvNet(case.shape)
     ways: dict[str, Callable[[], object]] = {
         "naive": as_it_comes(naive_iteration(case)),
@@ -119,14 +120,15 @@ def bench(name: str, rounds: int = 5, heard: Callable[[str], None] = lambda _: N
         "+ freed memory kept": naive_steps(case),
     }
     for label, make in ENGINES.items():
-        ways[label] = iteration(case, make(graphs))
+        ways[label] = iteration(case, make())
     lessons["+ blocks, draws as weights"] = steps(case, Engine())
-    lessons["+ compiled"] = steps(case, Engine(graphs=graphs))
+    lessons |= {label: steps(case, ENGINES[label]()) for label in ("+ compiled", "+ fewer products")}
     heard(f"{name}: compiling")
-    begun = time.perf_counter()
-    ways["+ compiled"]()
-    lessons["+ compiled"]()
-    compiled = time.perf_counter() - begun
+    for label in ("+ compiled", "+ fewer products"):
+        begun = time.perf_counter()
+        ways[label]()
+        lessons[label]()
+        compiled = time.perf_counter() - begun
     rates: list[float] = []
     operations = work.inner_iteration(net, OUTPUTS, case.settings, case.images, BUFFERED * case.images)
     learned = work.learning(net, OUTPUTS, Recipe(LEARNED_STEPS, 1, 1.0), [LEARNED_IMAGES])
@@ -142,7 +144,7 @@ def bench(name: str, rounds: int = 5, heard: Callable[[str], None] = lambda _: N
         learn,
         case.settings.outer * case.settings.inner * condense[-1].seconds,
         compiled,
-        update_bytes(case, graphs),
+        update_bytes(case, Graphs()),
         activation_bytes(case),
     )
 
