@@ -19,6 +19,9 @@ MOST_BYTES = 1 << 36
 BITS = (32, 16, 8)
 SCALE_BYTES = TARGET_BYTES = 2
 """The ranges of what is stored in eight bits, and soft labels, are in 16 bits."""
+COLOURS = 4
+"""Of the differences between channels 1/this as many frequencies are kept as of their mean: eyes see them coarsely,
+and there is less in them."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,14 @@ class Layout:
     bits: int = 32
     targets: int = 0
     """the numbers of a soft label"""
+    frequencies: int = 0
+    """kept of a picture, instead of its pixels"""
 
     def small(self, shape: tuple[int, int, int]) -> int:
-        """Count the pixels of a picture made smaller, times its channels."""
+        """Count the pixels of a picture made smaller, times its channels; or its frequencies."""
         channels, height, width = shape
+        if self.frequencies:
+            return self.frequencies + (channels - 1) * coloured(self.frequencies)
         return channels * -(-height // self.reduction) * -(-width // self.reduction)
 
     def numbers(self, rows: int, row: int, images: int, parts: int) -> int:
@@ -149,6 +156,11 @@ class Budget:
             each = "" if self.each_class else f" shared by {classes} classes"
             raise InputError(f"A budget of {self}{each} is smaller than one {noun} per class: give a larger one.")
         return count
+
+
+def coloured(frequencies: int) -> int:
+    """How many frequencies are kept of each difference between channels, beside those of their mean."""
+    return -(-frequencies // COLOURS)
 
 
 def images_of(components: int, ratio: float) -> int:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from ccmcl.budget import images_of
@@ -125,11 +124,12 @@ def condensers(
 
 def starting(plan: Plan, method: str, count: int, pixels: Tensor, generator: Generator) -> Learned:
     """Make what a class is condensed from: noise, or real pictures, each by itself and in pairs."""
-    shape, small = plan.shape, plan.small()
+    shape, form, small = plan.shape, plan.learned(method), plan.small()
     mixing = method == "composite"
-    form = plan.form(shape.squash and mixing, shape.bits)
     images = images_of(count, plan.ratio)
     if shape.start == "noise":
+        if form.frequencies is not None:
+            small = (1, 1, form.frequencies.numbers)
         drawn = (
             Composite.draw(generator, count, small, torch.float32, images)
             if mixing
@@ -137,21 +137,15 @@ def starting(plan: Plan, method: str, count: int, pixels: Tensor, generator: Gen
         )
         return formed(type(drawn), drawn.tensors(), form)
     if shape.start == "typical" and count < len(pixels):
-        pictures = typical(reduced(unit(pixels), small), count, generator)
+        pictures = typical(form.encoded(unit(pixels), small), count, generator)
     else:
         chosen = torch.randint(len(pixels), (count,), generator=generator)
         if count <= len(pixels):
             chosen = distinct(len(pixels), count, generator)
-        pictures = reduced(unit(pixels[chosen]), small)
+        pictures = form.encoded(unit(pixels[chosen]), small)
     if not mixing:
         return formed(Pixels, {"pixels": pictures}, form)
-    components = torch.logit(pictures, eps=0.01) if shape.squash else pictures
-    return formed(Composite, {"components": components, "weights": pairs(count, images, generator)}, form)
-
-
-def reduced(images: Tensor, small: tuple[int, int, int]) -> Tensor:
-    """Make pictures smaller, each pixel the mean of those it stands for."""
-    return images if images.shape[-2:] == small[-2:] else F.interpolate(images, size=small[-2:], mode="area")
+    return formed(Composite, {"components": pictures, "weights": pairs(count, images, generator)}, form)
 
 
 def typical(pictures: Tensor, count: int, generator: Generator) -> Tensor:

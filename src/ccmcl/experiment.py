@@ -40,6 +40,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "codec": CODECS,
     "squash": ANSWERS[1:],
     "turned": ANSWERS[1:],
+    "lens": ANSWERS[1:],
     "mirrored": ANSWERS,
 }
 MOST_IMAGES = 1_000_000
@@ -89,6 +90,8 @@ class Experiment:
     precision: str = setting("numbers that convolutions compute with: float32 or bfloat16", "float32")
     ratio: float = setting("images per component, Q/P", 2.0)
     reduction: int = setting("what is stored has 1/this of the resolution; images are enlarged from it", 1)
+    frequencies: int = setting("what is learned are so many of the lowest frequencies of a picture; 0 for pixels", 0)
+    lens: str = setting("networks see only these frequencies of any picture: yes or no", "no")
     bits: int = setting("bits of a learned number: 32, 16 or 8", 32)
     squash: str = setting("mixtures go through a sigmoid: yes or no", "yes")
     start: str = setting(
@@ -148,9 +151,13 @@ class Experiment:
         for name in POSITIVE:
             if getattr(self, name) < 1:
                 raise InputError(f"The setting {name} must be at least 1, not {getattr(self, name)}.")
-        for name in ("seed", "holdout", "training"):
+        for name in ("seed", "holdout", "training", "frequencies"):
             if getattr(self, name) < 0:
                 raise InputError(f"The setting {name} must not be negative ({getattr(self, name)}).")
+        if self.frequencies and self.reduction > 1:
+            raise InputError("What is learned has fewer pixels (reduction) or some frequencies, not both.")
+        if self.lens == "yes" and not self.frequencies:
+            raise InputError("The setting lens needs to know how many frequencies networks see: give frequencies.")
         if not 0 <= self.judged <= sys.float_info.max:
             raise InputError(f"The setting judged must not be negative ({self.judged}).")
         object.__setattr__(self, "judged", float(self.judged))

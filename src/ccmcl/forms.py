@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Float16, Int64, UInt8
 from torch import Tensor
 
 from ccmcl.budget import BITS
 from ccmcl.errors import InputError
+from ccmcl.frequencies import Frequencies
 
 Tensors = dict[str, Tensor]
 LEVELS = 255
+MIDDLE = 0.5
+"""The frequencies of a picture are those of what it has more or less than this."""
+EDGE = 0.01
+"""Black and white are so far from the ends of a sigmoid."""
 SMALLEST_STEP = 2.0**-20
 """Components that hardly vary still have levels to round to."""
 
@@ -22,7 +28,8 @@ class Form:
     """What images are made of their numbers by. A memory is learned as float32 numbers, seen through its form.
 
     ``size`` is the height and width of the images where they are stored smaller; ``squash`` sends the mixtures through
-    a sigmoid; ``bits`` is what a number is stored in: 32, 16, or 8 with a range of its own for each component.
+    a sigmoid; ``bits`` is what a number is stored in: 32, 16, or 8 with a range of its own for each component. With
+    ``frequencies`` the numbers are these and no pixels.
 
     >>> form = Form(size=(8, 8), bits=8)
     >>> numbers = {"components": torch.rand(2, 1, 4, 4), "weights": torch.rand(2, 3)}
@@ -35,6 +42,7 @@ class Form:
     size: tuple[int, int] | None = None
     squash: bool = False
     bits: int = 32
+    frequencies: Frequencies | None = None
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
@@ -67,10 +75,21 @@ class Form:
             x = torch.einsum("...pq,...pchw->...qchw", numbers["weights"], numbers["components"])
         else:
             x = numbers["pixels"]
+        if self.frequencies is not None and self.squash:
+            return torch.sigmoid(self.frequencies.images(x))
         return self.enlarged(torch.sigmoid(x) if self.squash else x)
 
-    def enlarged(self, x: Float[Tensor, "*k q c h w"]) -> Float[Tensor, "*k q c height width"]:
+    def encoded(self, images: Float[Tensor, "q c h w"], small: tuple[int, int, int]) -> Float[Tensor, "q *s"]:
+        """Find the numbers of which images are made that are near to these, in the shape in which they are stored."""
+        if self.frequencies is not None:
+            return self.frequencies.of(torch.logit(images, eps=EDGE) if self.squash else images - MIDDLE)
+        x = reduced(images, small)
+        return torch.logit(x, eps=EDGE) if self.squash else x
+
+    def enlarged(self, x: Float[Tensor, "*k q a b c"]) -> Float[Tensor, "*k q channels height width"]:
         """Bring images to their size."""
+        if self.frequencies is not None:
+            return self.frequencies.images(x) + MIDDLE
         if self.size is None or x.shape[-2:] == self.size:
             return x
         rows, columns = (between(small, large, x) for small, large in zip(x.shape[-2:], self.size, strict=True))
@@ -98,6 +117,11 @@ class Form:
         names = [name for name in stored if name != "scales"]
         parts = torch.split(stored["scales"], 2, dim=1)
         return {name: unpacked(stored[name], scale, dtype) for name, scale in zip(names, parts, strict=True)}
+
+
+def reduced(images: Tensor, small: tuple[int, int, int]) -> Tensor:
+    """Make pictures smaller, each pixel the mean of those it stands for."""
+    return images if images.shape[-2:] == small[-2:] else F.interpolate(images, size=small[-2:], mode="area")
 
 
 def between(small: int, large: int, like: Tensor) -> Float[Tensor, "large small"]:

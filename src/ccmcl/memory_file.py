@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ccmcl.errors import InputError
 from ccmcl.forms import Form
+from ccmcl.frequencies import Frequencies
 from ccmcl.memory import KINDS, Composite, Encoded, Exemplars, Memory, Pixels, Remembered, count_of
 from ccmcl.tensor_files import read_tensors, write_tensors
 
@@ -61,6 +62,8 @@ def described(kept: Remembered) -> dict[str, object]:
     """Describe what is not as it would be without a word."""
     form, usual = kept.form, KINDS[kept.kind].form
     about: dict[str, object] = {}
+    if form.frequencies is not None:
+        about |= {"pictures": list(form.frequencies.shape), "frequencies": form.frequencies.count}
     if form.size is not None:
         about["size"] = list(form.size)
     if form.squash != usual.squash:
@@ -105,6 +108,8 @@ def unpack(tensors: dict[str, Tensor], about: dict[str, Any], source: str) -> tu
 
 def picture_shape(kept: Remembered) -> tuple[int, int, int]:
     """Tell the channels, height and width of the images without making them."""
+    if kept.form.frequencies is not None:
+        return kept.form.frequencies.shape
     if isinstance(kept, Encoded):
         channels, height, width = kept.shape
     else:
@@ -141,7 +146,12 @@ def _form(about: dict[str, Any], usual: Form) -> Form | None:
     squash, bits = about.get("squash", usual.squash), about.get("bits", usual.bits)
     try:
         size = _sizes(about["size"], 2) if "size" in about else None
-        return Form(size, squash, bits) if isinstance(squash, bool) and isinstance(bits, int) else None
+        frequencies = None
+        if "frequencies" in about:
+            shape, (count,) = _sizes(about.get("pictures"), 3), _sizes([about["frequencies"]], 1)
+            frequencies = Frequencies(shape, count)
+        fits = isinstance(squash, bool) and isinstance(bits, int) and (size is None or frequencies is None)
+        return Form(size, squash, bits, frequencies) if fits else None
     except InputError:
         return None
 
@@ -175,6 +185,10 @@ def _fitting(kind: str, tensors: dict[str, Tensor], form: Form) -> bool:
         return False
     if any(not tensor.numel() for name, tensor in tensors.items() if name != "logits"):
         return False
+    if form.frequencies is not None:
+        few = (1, 1, form.frequencies.numbers)
+        if not learned or any(tensor.shape[1:] != few for tensor in tensors.values() if tensor.ndim == 4):
+            return False
     rows = {name: len(tensor) for name, tensor in tensors.items()}
     images = tensors["weights"].shape[1] if "weights" in tensors else rows.get("ends", rows.get("pixels"))
     if kind == Composite.kind and rows["weights"] != rows["components"]:

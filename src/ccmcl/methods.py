@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from ccmcl.condensing import as_eight_bit, as_pixels, condensers, courses, experts, reduced, taken_for
+from ccmcl.condensing import as_eight_bit, as_pixels, condensers, courses, experts, taken_for
 from ccmcl.engine import Batch, Classify, Judge
+from ccmcl.forms import reduced
 from ccmcl.learn import Distil, Shared, Trainer, logits_of
 from ccmcl.loop import Drive, checked, generator_for, section
 from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, unit
@@ -253,7 +254,7 @@ def _store(
 
 def _kept(plan: Plan, pixels: Tensor) -> Exemplars | Encoded:
     """Store pictures: smaller and encoded, if asked for."""
-    shape, form = plan.shape, plan.form(squash=False)
+    shape, form = plan.shape, plan.form()
     if shape.reduction > 1:
         pixels = as_eight_bit(reduced(unit(pixels), plan.small()))
     if shape.codec == "raw":

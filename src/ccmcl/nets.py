@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 
 from ccmcl.convolution import convolve, patches
 from ccmcl.errors import InputError, nearest
+from ccmcl.frequencies import Frequencies
 from ccmcl.tiles import channels_last
 
 Params = dict[str, Tensor]
@@ -45,6 +46,8 @@ class ConvNet:
     precision: str = "float32"
     centred: bool = False
     """take away each image's mean colour first, so that the padding of its edge is of that colour"""
+    frequencies: Frequencies | None = None
+    """see these of an image, and nothing else of it"""
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -109,7 +112,8 @@ class ConvNet:
 
     def embed(self, params: Params, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n f"]:
         """Compute what reaches the linear layer. Channels last: pooling is many times faster in that layout."""
-        x = images - images.mean((2, 3), keepdim=True) if self.centred else images
+        x = images if self.frequencies is None else self.frequencies.through(images)
+        x = x - x.mean((2, 3), keepdim=True) if self.centred else x
         for block in range(self.blocks):
             kernel, scale, shift = (params[name] for name in block_names(block))
             x = F.avg_pool2d(F.relu(normed_convolution(x, kernel, scale, shift, self.precision)), 2)

@@ -14,6 +14,7 @@ from ccmcl.distribution import Distribution
 from ccmcl.engine import Engine
 from ccmcl.errors import InputError
 from ccmcl.forms import Form
+from ccmcl.frequencies import Frequencies
 from ccmcl.learn import Recipe
 from ccmcl.loop import CPU
 from ccmcl.memory import Encoded, Memory, Remembered
@@ -41,13 +42,15 @@ class Shape:
     """what is learned starts from noise, from real pictures, or from those nearest to the centres of clusters"""
     soft: bool = False
     """each learned image is stored with what the experts take it for"""
+    frequencies: int = 0
+    """what is learned are so many frequencies of a picture, not its pixels"""
     codec: str = "raw"
     """stored pictures are files of this format"""
     quality: int = 75
 
     def layout(self, targets: int) -> Layout:
         """Lay out what is counted, for labels of so many classes."""
-        return Layout(self.reduction, self.bits, targets if self.soft else 0)
+        return Layout(self.reduction, self.bits, targets if self.soft else 0, self.frequencies)
 
 
 @dataclass(frozen=True)
@@ -73,14 +76,20 @@ class Plan:
         return self.distribution.experts if self.objective == "distribution" or self.shape.soft else 0
 
     def small(self) -> tuple[int, int, int]:
-        """The shape of what is stored of a picture."""
+        """The shape of a picture that is stored smaller."""
         channels, height, width = self.net.shape
         return channels, -(-height // self.shape.reduction), -(-width // self.shape.reduction)
 
-    def form(self, squash: bool, bits: int = 32) -> Form:
-        """How what is stored becomes images."""
-        size = None if self.shape.reduction == 1 else self.net.shape[1:]
-        return Form(size, squash, bits)
+    def form(self) -> Form:
+        """How stored pictures become images."""
+        return Form(None if self.shape.reduction == 1 else self.net.shape[1:])
+
+    def learned(self, method: str) -> Form:
+        """How what is learned becomes images."""
+        shape = self.shape
+        frequencies = Frequencies(self.net.shape, shape.frequencies) if shape.frequencies else None
+        size = None if frequencies else self.form().size
+        return Form(size, shape.squash and method == "composite", shape.bits, frequencies)
 
     def outputs(self, seen: int) -> int:
         """The head of a condensing network: all classes of the stream, or tens of them while the end is open."""

@@ -9,6 +9,7 @@ from ccmcl.budget import Budget
 from ccmcl.condense import Condensation
 from ccmcl.distribution import Distribution
 from ccmcl.experiment import Experiment
+from ccmcl.frequencies import Frequencies
 from ccmcl.learn import RECIPES, Recipe
 from ccmcl.nets import ConvNet
 from ccmcl.plan import Plan, Shape
@@ -32,6 +33,7 @@ def plan_of(
             experiment.blocks,
             experiment.precision,
             centred=experiment.recipe == "strong",
+            frequencies=Frequencies(shape, experiment.frequencies) if experiment.lens == "yes" else None,
         ),
         Budget.parse(experiment.budget),
         experiment.ratio,
@@ -56,6 +58,7 @@ def plan_of(
             experiment.squash == "yes",
             experiment.start,
             experiment.labels == "soft",
+            experiment.frequencies,
             experiment.codec,
             experiment.quality,
         ),
