@@ -1,4 +1,4 @@
-"""One class becomes its memory by another road: networks see the same features, on average, as in real pictures."""
+"""One class becomes its memory by another road: networks see the same features as in real pictures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ccmcl.learn import AHEAD
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
 from ccmcl.memory import Learned, count_of, unit
 from ccmcl.nets import ConvNet, Params
-from ccmcl.objectives import feature_distance
+from ccmcl.objectives import DISTANCES
 from ccmcl.sources import CHANCES
 
 
@@ -43,6 +43,8 @@ class Distribution:
     """the networks also tell in what direction a picture is turned"""
     judged: float = 0.1
     """weight of the cross-entropy under the trained network"""
+    distance: str = "mean"
+    """what of the features is matched: their mean, or the whole cloud"""
 
 
 @dataclass(frozen=True)
@@ -76,36 +78,33 @@ def beside(networks: Sequence[Params]) -> Params:
 
 @dataclass(frozen=True)
 class Features:
-    """The sum of what reaches the last layer over some pictures, each changed as its row says."""
+    """What reaches the last layer of each of some pictures, changed as its row says."""
 
     net: ConvNet
 
     def __call__(
-        self,
-        params: Params,
-        images: Float[Tensor, "n c h w"],
-        table: Float[Tensor, "n 12"],
-        weights: Float[Tensor, "n"],
-    ) -> Float[Tensor, "f"]:
-        """Compute the weighted sum."""
-        return weights @ self.net.embed(params, changed(images, table))
+        self, params: Params, images: Float[Tensor, "n c h w"], table: Float[Tensor, "n 12"]
+    ) -> Float[Tensor, "n f"]:
+        """Compute them."""
+        return self.net.embed(params, changed(images, table))
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One update: memory → images → changed → mean features → distance, and what the trained network takes them for."""
+    """One update: memory → images → changed → features → distance, and what the trained network takes them for."""
 
     net: ConvNet
     form: Form
     optimiser: str
     rate: float
     judged: float
+    distance: str
 
     def __call__(
         self,
         line: Params,
         trained: Params,
-        real: Float[Tensor, "f"],
+        real: Float[Tensor, "n f"],
         tensors: Params,
         slots: Params,
         kept: Params,
@@ -118,7 +117,7 @@ class Draw:
 
         def loss(numbers: Params) -> Tensor:
             images = self.form.images(numbers, only, kept)
-            distance = feature_distance(real, self.net.embed(line, changed(images, together)).mean(0))
+            distance = DISTANCES[self.distance](real, self.net.embed(line, changed(images, together)))
             if not self.judged:
                 return distance
             taken = self.net(trained, changed(images, apart))
@@ -133,7 +132,7 @@ class Matcher:
     """A job that learns the memory of one class by the features that trained networks find in it.
 
     Every step takes a network at random on the line from its beginning to its end, changes real and remembered images
-    in the same random way, and draws their mean features together. ``courses`` are the networks, shared by the classes
+    in the same random way, and draws their features together. ``courses`` are the networks, shared by the classes
     of an experience.
     """
 
@@ -171,7 +170,7 @@ class Matcher:
         height, width = images.shape[-2:]
         both = changes(chance[:1], (height, width), self.mirrored)
         real = self.engine.features(Features(self.net), self.net, line, images, both)
-        update = Draw(self.net, self.memory.form, settings.optimiser, settings.rate, settings.judged)
+        update = Draw(self.net, self.memory.form, settings.optimiser, settings.rate, settings.judged, settings.distance)
         apart = changes(chance[1:], (height, width), self.mirrored)
         tensors, slots, value = self.engine.run(
             update,

@@ -137,13 +137,12 @@ class Engine:
 
     def features(
         self, function: Any, net: ConvNet, params: Params, images: Tensor, table: Tensor
-    ) -> Float[Tensor, "f"]:
-        """Compute mean features, block by block."""
-        batch = (images, table.expand(len(images), -1), even(len(images), images))
-        total = images.new_zeros(())
-        for block in self._blocks(batch, net):
-            total = total + self.run(function, params, *(part.contiguous() for part in block))
-        return total
+    ) -> Float[Tensor, "n f"]:
+        """Compute features, block by block."""
+        batch = (images, table.expand(len(images), -1))
+        blocks = self._blocks(batch, net)
+        rows = [self.run(function, params, *(part.contiguous() for part in block)) for block in blocks]
+        return torch.cat(rows)[: len(images)]
 
     def run(self, function: Any, *arguments: Any) -> Any:
         """Compute a function of tensors, compiled or as it is; it tells by its hash what it computes."""

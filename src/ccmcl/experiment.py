@@ -16,6 +16,7 @@ from ccmcl.budget import BITS, Budget
 from ccmcl.catalogue import (
     ANSWERS,
     CODECS,
+    DISTANCES,
     LABELS,
     METHODS,
     OBJECTIVES,
@@ -34,6 +35,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "condense_optimiser": OPTIMISERS,
     "precision": PRECISIONS,
     "objective": OBJECTIVES,
+    "distance": DISTANCES,
     "recipe": RECIPES,
     "start": STARTS,
     "labels": LABELS,
@@ -100,7 +102,8 @@ class Experiment:
     labels: str = setting("labels of learned images: hard, or soft (what the experts take them for)", "hard")
     codec: str = setting("stored pictures are raw, jpeg or webp", "raw")
     quality: int = setting("quality of jpeg or webp, from 1 to 100", 75)
-    objective: str = setting("what is matched: gradient (the paper) or distribution (mean features)", "gradient")
+    objective: str = setting("what is matched: gradient (the paper) or distribution (features)", "gradient")
+    distance: str = setting("what of the features: their mean, or all of them by a kernel", "mean")
     experts: int = setting("networks trained in each experience, whose features are matched", 2)
     expert_steps: int = setting("training steps of each such network", 200)
     turned: str = setting("these networks also tell in what direction a picture is turned: yes or no", "no")

@@ -8,6 +8,10 @@ from torch import Tensor
 
 from ccmcl.nets import Params
 
+WIDTHS = (0.25, 0.5, 1.0, 2.0)
+SCALE = 100.0
+"""Brings the discrepancy to the size of the other distances, so that the same weight of cross-entropy goes with it."""
+
 
 def matched(params: Params) -> list[str]:
     """Name the layers that are compared: those with a weight matrix or kernel. Biases and norms are left out."""
@@ -25,13 +29,40 @@ def gradient_distance(real: Params, memory: Params) -> Float[Tensor, ""]:
     return torch.stack([row_distance(real[name], memory[name]) for name in memory]).sum()
 
 
-def feature_distance(real: Float[Tensor, "f"], memory: Float[Tensor, "f"]) -> Float[Tensor, ""]:
+def mean_distance(real: Float[Tensor, "n f"], memory: Float[Tensor, "m f"]) -> Float[Tensor, ""]:
     """Measure how far apart the mean features of real and of remembered images are: the squared distance.
 
-    >>> feature_distance(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+    >>> mean_distance(torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 3.0], [1.0, 5.0]]))
     tensor(4.)
     """
-    return (real - memory).square().sum()
+    return (real.mean(0) - memory.mean(0)).square().sum()
+
+
+def kernel_distance(real: Float[Tensor, "n f"], memory: Float[Tensor, "m f"]) -> Float[Tensor, ""]:
+    """Measure how far apart features lie as clouds, not only their middles: the maximum mean discrepancy.
+
+    Features are compared by bells of several widths, in units of the mean squared distance between both clouds.
+
+    >>> cloud = torch.tensor([[0.0, 1.0], [1.0, 0.0], [4.0, 4.0]])
+    >>> kernel_distance(cloud, cloud).item(), round(kernel_distance(cloud, cloud + 9).item())
+    (0.0, 114)
+    """
+    apart = squared_distances(real, memory)
+    unit = apart.detach().mean()
+
+    def alike(distances: Tensor) -> Tensor:
+        return torch.stack([torch.exp(-distances / (width * unit)) for width in WIDTHS]).mean()
+
+    inside = alike(squared_distances(real, real)) + alike(squared_distances(memory, memory))
+    return SCALE * (inside - 2 * alike(apart))
+
+
+def squared_distances(a: Float[Tensor, "n f"], b: Float[Tensor, "m f"]) -> Float[Tensor, "n m"]:
+    """Measure the squared distance of each row from each."""
+    return a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.mT
+
+
+DISTANCES = {"mean": mean_distance, "kernel": kernel_distance}
 
 
 def row_distance(a: Tensor, b: Tensor) -> Float[Tensor, ""]:

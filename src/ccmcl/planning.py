@@ -72,6 +72,7 @@ def plan_of(
             experiment.condense_rate,
             experiment.turned == "yes",
             experiment.judged,
+            experiment.distance,
         ),
     )
 
