@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -221,14 +222,16 @@ def test_the_documented_table_of_what_fits_is_right() -> None:
             continue
         name, written, budget, *counts = [word.strip(" |") for word in words] if len(words) == 7 else ["", *words]
         shape = {"CIFAR10": (3, 32, 32), "MNIST": (1, 28, 28)}.get(name, shape)
-        layout = Layout(2 if "reduction" in written else 1, 8 if "bits" in written else 32)
+        count = re.search(r"frequencies (\d+)", written)
+        bits, frequencies = 8 if "bits" in written else 32, int(count[1]) if count else 0
+        layout = Layout(2 if "reduction" in written else 1, bits, frequencies=frequencies)
         components = Budget.parse(budget).components(shape, 10, 2.0, layout)
         images = images_of(components, 2.0)
         row = layout.small(shape) + images
         sizes = [10 * layout.numbers(components, row, images, 2), 10 * layout.size(components, row, images, 2)]
         assert [int(word.replace(",", "")) for word in counts] == [components, images, *sizes]
         checked += 1
-    assert checked == 7
+    assert checked == 9
 
 
 def test_typical_pictures_are_real_ones_from_every_corner() -> None:
