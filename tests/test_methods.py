@@ -185,6 +185,10 @@ def test_the_steps_that_are_announced_are_taken(method: str, objective: str, rec
     assert taken == plan_steps(method, plan, ((0, 1), (2, 3)))
     if recipe == "strong" and METHODS[method].anew:
         assert taken["learn"] == 1 + 2  # two of ten classes, then four
+    taken.clear()
+    again = replace(stream()[0], index=2)
+    METHODS[method].meet(plan, learner, again, counting)
+    assert taken["learn"] == plan_steps(method, plan, ((0, 1),), seen=4)["learn"]
 
 
 @pytest.mark.parametrize("method", ["composite", "condensation", "rehearsal", "bic", "joint"])

@@ -129,7 +129,8 @@ class ContinualClassifier:
         check(plan, method, len(numbers))
         plan = settle(self._compute, plan, method, (experience.classes,)).equip(plan)
         teller = _Teller(reporter(not self._verbose))
-        teller.reporter.begin(f"call {self._calls + 1}", plan_steps(method, plan, (experience.classes,)))
+        ahead = plan_steps(method, plan, (experience.classes,), self._learner.seen)
+        teller.reporter.begin(f"call {self._calls + 1}", ahead)
         try:
             learner = METHODS[method].meet(plan, self._learner, experience, teller)
         finally:

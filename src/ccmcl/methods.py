@@ -312,10 +312,11 @@ class Answers:
         return self.logits[drawn], self.labels[drawn]
 
 
-def plan_steps(method: str, plan: Plan, groups: tuple[tuple[int, ...], ...]) -> dict[str, int]:
-    """Count the steps of each kind of work that a whole stream takes, for an estimate of the time."""
+def plan_steps(method: str, plan: Plan, groups: tuple[tuple[int, ...], ...], seen: int = 0) -> dict[str, int]:
+    """Count the steps of each kind of work that a stream takes after the classes ``seen``, to estimate the time."""
+    known = [max(seen, *(label + 1 for label in group)) for group in groups]
     anew = METHODS[method].anew
-    learning = {"learn": sum(plan.steps(group[-1] + 1) if anew else plan.recipe.steps for group in groups)}
+    learning = {"learn": sum(plan.steps(count) if anew else plan.recipe.steps for count in known)}
     if METHODS[method].condenses:
         each, trained = plan.condensation.outer * plan.condensation.inner, {}
         if plan.objective == "distribution":
