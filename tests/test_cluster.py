@@ -177,7 +177,9 @@ def test_nodes_without_a_shared_disk_hand_their_runs_back(tmp_path: Path) -> Non
         table = {"method": ["composite", "rehearsal"], "seed": [0], "steps": [20]}
         subprocess.run(command(shared / "runs", nodes.address, table, "--quiet"), env=ENVIRONMENT, check=True)
         same_as_here(shared / "runs", tmp_path / "here", table)
-        few = {"method": ["composite"], "seed": [7], "steps": [20]}  # room to spare: classes are tasks of their own
+        few: dict[str, list[Any]] = {"method": ["composite"], "seed": [7], "steps": [20]}
+        few |= {"objective": ["distribution"], "experts": [1], "expert_steps": [5], "updates": [4]}
+        # There is room to spare: classes are tasks of their own, and the networks they share travel.
         subprocess.run(command(shared / "few", nodes.address, few, "--quiet"), env=ENVIRONMENT, check=True)
         same_as_here(shared / "few", tmp_path / "few", few)
     finally:
