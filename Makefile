@@ -17,7 +17,7 @@ test: $(VENV)/ready-dev ## check style and types, then run all tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(THREADS) $(BIN)/python -m pytest -n 3 --dist worksteal --durations=15
+	$(THREADS) $(BIN)/python -m pytest -n 2 --dist worksteal --durations=15
 
 lint: $(VENV)/ready-dev ## check and mend style, check types
 	$(BIN)/ruff check --fix .

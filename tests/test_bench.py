@@ -28,7 +28,14 @@ def test_all_ways_compute_the_same_memory() -> None:
             assert far.float().mean() < 0.02, "rounding may turn a sign here and there, no more"
 
 
-def test_a_result_has_every_row_and_goes_into_json() -> None:
+def test_what_is_compiled_comes_without_and_with_fewer_products() -> None:
+    graphs = [make().graphs for make in list(ENGINES.values())]
+    assert [one is not None and one.tiles for one in graphs] == [False] * 5 + [True]
+    assert [one is None for one in graphs] == [True] * 4 + [False] * 2
+
+
+def test_a_result_has_every_row_and_goes_into_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ccmcl.bench.Graphs", lambda tiles=True: None)  # compiling takes minutes
     said: list[str] = []
     result = bench("digits-20", 1, said.append)
     assert [row.name for row in result.condense] == ["naive", "+ freed memory kept", *ENGINES]
