@@ -149,6 +149,8 @@ def test_an_experiment_says_how_many_and_who_sees_them() -> None:
     assert plan.net.frequencies == Frequencies((1, 28, 28), 70)
     assert plan.learned("composite").frequencies == plan.net.frequencies
     assert plan_of(Experiment.of(dataset="mnist", frequencies=70), (1, 28, 28), 10).net.frequencies is None
+    with pytest.raises(InputError, match="from 1 to 784 frequencies"):
+        plan_of(Experiment.of(dataset="mnist", frequencies=9999), (1, 28, 28), 10)
     with pytest.raises(InputError, match="give frequencies"):
         Experiment.of(dataset="mnist", lens="yes")
     with pytest.raises(InputError, match="not both"):

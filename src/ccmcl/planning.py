@@ -25,6 +25,7 @@ def plan_of(
     >>> plan_of(Experiment.of(dataset="mnist", preset="paper"), (1, 28, 28), 10).condensation.outer
     50
     """
+    few = Frequencies(shape, experiment.frequencies) if experiment.frequencies else None
     mirrored = experiment.mirrored == "yes" or (experiment.mirrored == "auto" and not characters(names))
     return Plan(
         ConvNet(
@@ -33,7 +34,7 @@ def plan_of(
             experiment.blocks,
             experiment.precision,
             centred=experiment.recipe == "strong",
-            frequencies=Frequencies(shape, experiment.frequencies) if experiment.lens == "yes" else None,
+            frequencies=few if experiment.lens == "yes" else None,
         ),
         Budget.parse(experiment.budget),
         experiment.ratio,
