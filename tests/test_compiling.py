@@ -87,6 +87,13 @@ def test_a_compiled_learner_in_double_precision_is_the_naive_one(graphs: Graphs)
         assert (ours[name] - theirs[expected]).abs().max() < 1e-9
 
 
+def test_arguments_that_were_one_tensor_at_first_may_differ_later(graphs: Graphs) -> None:
+    one = torch.ones(3)
+    assert graphs(torch.sub, one, one).tolist() == [0.0] * 3
+    assert graphs(torch.sub, torch.full((3,), 5.0), one).tolist() == [4.0] * 3
+    assert not graphs.failed
+
+
 @pytest.mark.parametrize("method", ["composite", "bic"])
 def test_a_whole_run_of_five_experiences_needs_few_graphs(method: str, tmp_path: Path) -> None:
     before = len(compiling.READY)

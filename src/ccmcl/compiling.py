@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import warnings
+import zlib
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -47,6 +48,7 @@ class Graphs:
         if self.failed:
             return function(*arguments)
         leaves, layout = pytree.tree_flatten(arguments)
+        leaves = apart(leaves)
         shapes = tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves)
         key = (function, layout, shapes, self.tiles)
         self.used.add(key)
@@ -56,7 +58,7 @@ class Graphs:
             with warnings.catch_warnings():  # what the compiler thinks of itself concerns nobody here
                 warnings.simplefilter("ignore")
                 keep_compiled()
-                with alone(), tiled(code_folder() if self.tiles else None):
+                with alone(key), tiled(code_folder() if self.tiles else None):
                     compiled = compile_graph(function, leaves, layout)
                     result = compiled(*leaves)
         except Exception as error:  # whatever is wrong with a compiler, there is another way
@@ -119,10 +121,23 @@ def code_folder() -> Path | None:
     return folder if folder.name and folder.is_dir() else None
 
 
-def alone() -> AbstractContextManager[Any]:
-    """Let one process compile at a time: the others then find on disk what they need as well."""
+def apart(leaves: list[Any]) -> list[Any]:
+    """Give each argument a tensor of its own: what is traced with one for two would take them for one ever after.
+
+    >>> one = torch.zeros(1)
+    >>> len({id(leaf) for leaf in apart([one, one])})
+    2
+    """
+    first = {id(leaf): place for place, leaf in reversed(list(enumerate(leaves)))}
+    return [leaf if first[id(leaf)] == place else leaf.clone() for place, leaf in enumerate(leaves)]
+
+
+def alone(key: Hashable) -> AbstractContextManager[Any]:
+    """Let one process compile a graph: the others that need the same then find it on disk."""
     folder = code_folder()
-    return nullcontext() if folder is None else FileLock(folder / ".compiling")
+    if folder is None:
+        return nullcontext()
+    return FileLock(folder / f".compiling-{zlib.crc32(repr(key).encode()):08x}")
 
 
 def private(folder: Path) -> bool:
