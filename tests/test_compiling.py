@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from ccmcl import compiling, naive
-from ccmcl.compiling import Graphs, private
+from ccmcl.compiling import CACHE_VARIABLE, Graphs, code_folder, keep_compiled, private
 from ccmcl.compute import Compute
 from ccmcl.condense import Condensation, Condenser
 from ccmcl.engine import Classify, Engine, block_size, capacity, gradient_of, widened
@@ -210,6 +210,19 @@ def test_filling_up_a_block_adds_nothing_to_what_is_distilled() -> None:
 
 def test_blocks_follow_the_size_of_the_pictures() -> None:
     assert [block_size(ConvNet((1, side, side), 4)) for side in (8, 28, 32, 64, 400)] == [256, 32, 32, 8, 4]
+
+
+def test_code_is_kept_beside_the_data_unless_a_folder_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CCMCL_CACHE", str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "chosen"))
+    keep_compiled()
+    assert os.environ[CACHE_VARIABLE] == str(tmp_path / "chosen")
+    assert code_folder() is None, "nobody has made it"
+    monkeypatch.delenv(CACHE_VARIABLE)
+    keep_compiled()
+    assert code_folder() == tmp_path / "compiled"
 
 
 def test_code_is_not_kept_where_others_can_write(tmp_path: Path) -> None:
