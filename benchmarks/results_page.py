@@ -43,7 +43,7 @@ def beside_paper(rows: list[Row]) -> list[str]:
             off = 100 * row.accuracy.mean - mean
             paper, difference = f"{mean} ± {std}", f"{off:+.1f} ({off / std:+.1f} σ)"
         name = f"{TITLES.get(one.dataset, one.dataset)} {one.budget}"
-        outer = str(one.outer) if one.method in ("composite", "condensation") else ""
+        outer = str(one.outer) if one.method in ("composite", "condensation") and one.objective == "gradient" else ""
         cells = [name, one.method, outer, str(row.n), row.accuracy.percent(), paper, difference]
         body.append([*cells, f"{100 * row.forgetting.mean:.1f}", f"{row.bytes:,}", time_of(row)])
     head = ["", "method", "K", "n", "accuracy, %", "paper, %", "difference", "forgetting, %", "bytes", "time"]

@@ -33,7 +33,16 @@ from ccmcl.methods import METHODS
 from ccmcl.plan import COUNTS
 from ccmcl.tensor_files import ABOUT, write_tensors
 
-TINY: dict[str, Any] = {"width": 4, "outer": 1, "inner": 1, "matching": 1, "steps": 2, "batch": 8, "condense_batch": 8}
+TINY: dict[str, Any] = {
+    "preset": "paper",
+    "width": 4,
+    "outer": 1,
+    "inner": 1,
+    "matching": 1,
+    "steps": 2,
+    "batch": 8,
+    "condense_batch": 8,
+}
 LIMITED = list(COUNTS)
 Pixels = NDArray[np.uint8]
 
@@ -112,7 +121,9 @@ def test_every_method_learns_classes_call_by_call(method: str) -> None:
 
 def test_digits_are_told_apart_far_better_than_by_chance() -> None:
     digits = load("digits")
-    classifier = ContinualClassifier("4/class", width=16, outer=1, inner=5, matching=5, steps=100, seed=0)
+    classifier = ContinualClassifier(
+        "4/class", preset="paper", condense_rate=0.1, width=16, outer=1, inner=5, matching=5, steps=100, seed=0
+    )
     for pair in [(0, 1), (2, 3)]:
         chosen = torch.isin(digits.train.labels, torch.tensor(pair))
         classifier.partial_fit(digits.train.pixels[chosen], digits.train.labels[chosen])

@@ -30,7 +30,7 @@ from ccmcl.memory_file import save_memory
 from ccmcl.running import run
 from ccmcl.store import RunFolder
 
-SMALL: dict[str, Any] = {"width": 4, "outer": 1, "inner": 1, "matching": 1, "steps": 2, "batch": 8}
+SMALL: dict[str, Any] = {"preset": "paper", "width": 4, "outer": 1, "inner": 1, "matching": 1, "steps": 2, "batch": 8}
 Capture = pytest.CaptureFixture[str]
 
 

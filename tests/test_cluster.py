@@ -22,7 +22,9 @@ from ccmcl.sweep import DONE, expand, survey, sweep
 NODES = Path(__file__).with_name("ray_nodes.py")
 OUTCOMES = ("memory.safetensors", "network.safetensors", "result.json", "forming.safetensors")
 SETTINGS: dict[str, Any] = {
+    "preset": "paper",
     "width": 8,
+    "outer": 1,
     "inner": 3,
     "matching": 2,
     "condense_batch": 64,

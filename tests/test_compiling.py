@@ -36,7 +36,16 @@ def seeded(seed: int) -> Generator:
 
 
 def tiny(**settings: object) -> Experiment:
-    given = {"budget": "20", "width": 8, "outer": 2, "inner": 2, "matching": 2, "condense_batch": 32, "steps": 4}
+    given = {
+        "preset": "paper",
+        "budget": "20",
+        "width": 8,
+        "outer": 2,
+        "inner": 2,
+        "matching": 2,
+        "condense_batch": 32,
+        "steps": 4,
+    }
     return Experiment.of(**{**given, **settings})  # type: ignore[arg-type]
 
 
@@ -160,7 +169,23 @@ def test_where_compiling_fails_one_line_says_so_and_the_result_is_the_same(
 
 
 def test_without_a_compiler_the_program_says_so_once_and_goes_on(tmp_path: Path) -> None:
-    arguments = ["run", "--width", "4", "--steps", "2", "--inner", "1", "--matching", "1", "--per-experience", "5"]
+    arguments = [
+        "run",
+        "--preset",
+        "paper",
+        "--width",
+        "4",
+        "--steps",
+        "2",
+        "--outer",
+        "1",
+        "--inner",
+        "1",
+        "--matching",
+        "1",
+        "--per-experience",
+        "5",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "ccmcl.cli", *arguments, "--compile", "on", "--out", str(tmp_path), "--quiet"],
         env={**{k: v for k, v in os.environ.items() if k != "CXX"}, "PATH": str(tmp_path)},

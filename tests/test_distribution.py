@@ -52,6 +52,7 @@ def naive(job: Matcher) -> dict[str, Tensor]:
     """The same, written down step by step with PyTorch's own optimiser and derivatives."""
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in job.memory.numbers().items()}
     rule = torch.optim.Adam(leaves.values(), job.settings.rate)
+    fall = torch.optim.lr_scheduler.CosineAnnealingLR(rule, job.settings.updates)
     generator = seeded(4)
     for done in range(job.settings.updates):
         if done % AHEAD == 0:
@@ -78,6 +79,7 @@ def naive(job: Matcher) -> dict[str, Tensor]:
         rule.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         rule.step()
+        fall.step()
     return {name: tensor.detach() for name, tensor in leaves.items()}
 
 

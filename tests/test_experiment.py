@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ccmcl.budget import images_of
 from ccmcl.catalogue import SHAPES
+from ccmcl.compute import operations
 from ccmcl.errors import InputError
 from ccmcl.experiment import PRESETS, Experiment, from_dict
 from ccmcl.methods import METHODS
@@ -28,7 +29,7 @@ OTHER: dict[str, Any] = {
     "dataset": "mnist",
     "method": "bic",
     "budget": "30",
-    "preset": "paper",
+    "preset": "fast",
     "seed": 1,
     "order": "random",
     "per_experience": "5",
@@ -47,6 +48,7 @@ OTHER: dict[str, Any] = {
     "objective": "distribution",
     "experts": 7,
     "expert_steps": 7,
+    "expert_width": 7,
     "turned": "yes",
     "updates": 7,
     "judged": 0.7,
@@ -115,11 +117,33 @@ def test_overhead_of_the_weights_is_the_paper_s(dataset: str, buffer: int, overh
 
 
 @pytest.mark.parametrize("shape", [GREY, COLOUR])
-def test_preset_fast_asks_for_no_more_work_than_paper(shape: tuple[int, int, int]) -> None:
-    fast, paper = (Experiment.of(shape=shape, preset=preset) for preset in ("fast", "paper"))
-    for name in ("outer", "inner", "matching", "training", "steps", "batch", "condense_batch"):
-        assert getattr(fast, name) <= getattr(paper, name)
-    assert fast.outer * fast.inner + fast.steps < (paper.outer * paper.inner + paper.steps) / 2
+@pytest.mark.parametrize("method", METHODS)
+def test_preset_fast_asks_for_a_small_part_of_the_work(shape: tuple[int, int, int], method: str) -> None:
+    groups = [(first, first + 1) for first in range(0, 10, 2)]
+    work = {}
+    for preset in PRESETS:
+        made = Experiment.of(shape=shape, preset=preset, method=method, budget="100")
+        work[preset] = sum(operations(plan_of(made, shape, 10), method, groups))
+    assert work["fast"] < work["best"] / 5
+    assert work["fast"] < work["paper"] / 2
+
+
+def test_networks_that_show_the_way_may_be_smaller() -> None:
+    made = Experiment.of(dataset="mnist", preset="best")
+    plan = plan_of(made, SHAPES["mnist"], 10)
+    assert (plan.net.width, plan.expert.width) == (128, 64)
+    assert dataclasses.replace(plan.expert, width=128) == plan.net
+    alike = plan_of(dataclasses.replace(made, expert_width=0), SHAPES["mnist"], 10)
+    assert alike.expert == alike.net
+
+
+@pytest.mark.parametrize("preset", ["best", "fast"])
+def test_what_is_stored_as_it_is_is_seen_as_it_is(preset: str) -> None:
+    for method in METHODS:
+        made = Experiment.of(dataset="cifar10", preset=preset, method=method)
+        assert made.recipe == "strong"
+        assert (made.frequencies, made.lens) == ((102, "yes") if method in ("composite", "condensation") else (0, "no"))
+    assert Experiment.of(dataset="cifar10", preset=preset).method == "condensation"
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -131,7 +155,7 @@ def test_what_is_given_goes_before_the_preset(preset: str) -> None:
 
 def test_name_changes_with_every_field() -> None:
     assert set(OTHER) == set(FIELDS), "a field has no other value to try"
-    plain = Experiment.of()
+    plain = Experiment.of(preset="paper")
     names = {plain.name}
     for field, value in OTHER.items():
         assert getattr(plain, field) != value
@@ -154,7 +178,7 @@ def test_name_of_a_run_outlives_settings_that_come_later() -> None:
         ({"budget": "2KiB"}, {"budget": "2048B"}),
         ({"budget": "2KiB"}, {"budget": " 2 kib "}),
         ({"budget": "10/class"}, {"budget": "10 / class"}),
-        ({}, {"budget": "20", "method": "composite", "seed": 0}),
+        ({}, {"budget": "20", "method": "condensation", "seed": 0}),
         ({}, PRESETS["fast"](SHAPES["digits"])),
         ({"ratio": 2.0}, {"ratio": 2}),
         ({"rate": 1.0, "condense_rate": 3.0}, {"rate": 1, "condense_rate": 3}),

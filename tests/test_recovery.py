@@ -29,7 +29,20 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["ccmcl.cli", "sklearn.datasets", "torch._dynamo", "pytest"])
 CRASH = 9
 OUTCOMES = ("memory.safetensors", "network.safetensors", "result.json", "forming.safetensors")
-TINY = ["--width=4", "--outer=1", "--inner=2", "--matching=1", "--steps=2", "--order=0,1", "--per-experience=1"]
+TINY = [
+    "--preset=paper",
+    "--width=4",
+    "--outer=1",
+    "--inner=2",
+    "--matching=1",
+    "--steps=2",
+    "--order=0,1",
+    "--per-experience=1",
+]
+BEST = [
+    *["--preset=best", "--width=4", "--experts=1", "--expert-steps=2", "--expert-width=4", "--updates=2", "--steps=2"],
+    *["--order=0,1", "--per-experience=1"],
+]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -136,10 +149,9 @@ def wait_for(condition: Callable[[], bool], process: ForkServerProcess) -> None:
 LONG = {
     "composite": ["--width=8", "--outer=1", "--inner=10", "--matching=3", "--steps=40"],
     "condensation": ["--width=8", "--outer=1", "--inner=6", "--matching=2", "--steps=25"],
-    "features": [
-        *["--method=composite", "--width=8", "--objective=distribution", "--recipe=strong", "--start=real"],
-        *["--squash=no", "--bits=8", "--labels=soft", "--condense-optimiser=adam", "--condense-rate=0.01"],
-        *["--reduction=2", "--expert-steps=15", "--updates=15", "--steps=30", "--batch=32"],
+    "best": [
+        *["--width=8", "--expert-width=4", "--experts=2", "--expert-steps=10", "--updates=15", "--steps=30"],
+        *["--batch=32", "--bits=8", "--labels=soft"],
     ],
     "rehearsal": ["--width=16", "--steps=80"],
     "bic": ["--width=16", "--steps=50"],
@@ -149,13 +161,15 @@ LONG = {
 
 @pytest.mark.parametrize(
     ("method", "wanted"),
-    [("composite", 20), ("condensation", 5), ("features", 10), ("rehearsal", 5), ("bic", 5), ("joint", 5)],
+    [("composite", 20), ("condensation", 5), ("best", 10), ("rehearsal", 5), ("bic", 5), ("joint", 5)],
 )
 def test_killed_at_random_moments_and_resumed_equals_undisturbed(tmp_path: Path, method: str, wanted: int) -> None:
-    settings = [*([] if method == "features" else [f"--method={method}"]), *LONG[method]]
+    settings = ["--preset=best" if method == "best" else f"--method={method}", *LONG[method]]
+    if method != "best":
+        settings.append("--preset=paper")
     begun = time.monotonic()
     expected = finish(tmp_path / "undisturbed", *settings)
-    learned = method in ("composite", "condensation", "features")
+    learned = method in ("composite", "condensation", "best")
     absent = {"memory.safetensors"} if method == "joint" else set()
     assert set(expected) == set(OUTCOMES) - absent - (set() if learned else {"forming.safetensors"})
     stretch = 1.6 * (time.monotonic() - begun) / wanted  # so that the kills are spread over most of the run
@@ -190,10 +204,10 @@ class Crashes:
     litter: list[str]
 
 
-@pytest.fixture(scope="module", params=["composite torn", "composite replaced", "bic torn", "joint replaced"])
+@pytest.fixture(scope="module", params=["composite torn", "best replaced", "bic torn", "joint replaced"])
 def crashes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, importable: None) -> Crashes:
     method, _, moment = request.param.partition(" ")
-    settings = [*TINY, f"--method={method}"]
+    settings = BEST if method == "best" else [*TINY, f"--method={method}"]
     folder = tmp_path_factory.mktemp("crashes")
     log = folder / "log"
     expected = finish(folder / "undisturbed", *settings)

@@ -28,6 +28,7 @@ from ccmcl.running import arrange, run
 from ccmcl.store import RunFolder
 
 TINY: dict[str, Any] = {
+    "preset": "paper",
     "width": 4,
     "outer": 1,
     "inner": 3,

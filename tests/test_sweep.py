@@ -31,7 +31,9 @@ from ccmcl.store import RunFolder
 from ccmcl.sweep import BEGUN, DONE, FAILING, RUNNING, WAITING, expand, read_sweep, survey, sweep
 
 TINY: dict[str, Any] = {
+    "preset": "paper",
     "width": 4,
+    "outer": 1,
     "inner": 2,
     "matching": 1,
     "steps": 5,
@@ -287,7 +289,9 @@ def test_run_whose_process_keeps_dying_is_failed_and_the_others_are_done(
 
 
 FLAGS: dict[str, Any] = {
+    "preset": "paper",
     "width": 8,
+    "outer": 1,
     "inner": 3,
     "matching": 2,
     "steps": 40,
@@ -312,7 +316,17 @@ def asked(out: Path) -> list[Experiment]:
     told = subprocess.run(command(out, "--dry-run", "--json"), capture_output=True, text=True, check=True)
     flags = {
         name: FLAGS[name]
-        for name in ("width", "inner", "matching", "steps", "condense_batch", "budget", "per_experience")
+        for name in (
+            "preset",
+            "width",
+            "outer",
+            "inner",
+            "matching",
+            "steps",
+            "condense_batch",
+            "budget",
+            "per_experience",
+        )
     }
     listed = [one["name"] for one in json.loads(told.stdout)["runs"]]
     methods = ("composite", "rehearsal", "bic", "finetune")

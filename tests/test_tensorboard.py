@@ -11,7 +11,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from ccmcl.cli import main
 from ccmcl.store import RunFolder
 
-FLAGS = ["--width=4", "--inner=3", "--matching=1", "--steps=5", "--per-experience=5", "--quiet", "--tensorboard"]
+FLAGS = [
+    "--preset=paper",
+    "--width=4",
+    "--outer=1",
+    "--inner=3",
+    "--matching=1",
+    "--steps=5",
+    "--per-experience=5",
+    "--quiet",
+    "--tensorboard",
+]
 
 
 def read(folder: Path) -> Any:

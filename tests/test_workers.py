@@ -21,6 +21,7 @@ from ccmcl.store import RunFolder
 from ccmcl.workers import WorkerError, Workers
 
 SETTINGS: dict[str, Any] = {
+    "preset": "paper",
     "width": 16,
     "outer": 2,
     "inner": 4,

@@ -51,12 +51,12 @@ class ContinualClassifier:
 
     >>> from ccmcl.data import load
     >>> digits = load("digits")
-    >>> classifier = ContinualClassifier("2/class", outer=1, inner=2, matching=2, steps=20, width=16)
+    >>> classifier = ContinualClassifier("2/class", updates=20, expert_steps=5, steps=20, width=16)
     >>> for pair in [(0, 1), (2, 3)]:
     ...     chosen = torch.isin(digits.train.labels, torch.tensor(pair))
     ...     _ = classifier.partial_fit(digits.train.pixels[chosen], digits.train.labels[chosen])
     >>> classifier.classes_, classifier.nbytes
-    ((0, 1, 2, 3), 2192)
+    ((0, 1, 2, 3), 2064)
     >>> classifier.predict(digits.test.pixels[:3]).shape
     (3,)
     """
@@ -65,7 +65,7 @@ class ContinualClassifier:
         self,
         budget: str | int = "10/class",
         *,
-        method: str = "composite",
+        method: str | None = None,
         preset: str = "fast",
         seed: int = 0,
         classes: int | None = None,
@@ -74,11 +74,13 @@ class ContinualClassifier:
         compile: str = "auto",
         **settings: Any,
     ) -> None:
-        self._given = {"budget": str(budget), "method": method, "preset": preset, "seed": seed, **settings}
+        given = {"budget": str(budget), "preset": preset, "seed": seed, **settings}
+        if method is not None:
+            given["method"] = method
         for name in ("dataset", "order", "per_experience", "holdout"):
             if name in settings:
                 raise InputError(f"{name} is a setting of experiments on a whole data set, not of a classifier.")
-        Experiment.of(shape=(1, 8, 8), **self._given)
+        self._given = {**given, "method": Experiment.of(shape=(1, 8, 8), **given).method}
         if classes is not None and classes < 1:
             raise InputError(f"The number of classes to come must be at least 1, not {classes}.")
         self._classes = classes

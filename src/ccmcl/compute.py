@@ -110,7 +110,7 @@ def operations(plan: Plan, method: str, groups: Sequence[Sequence[int]]) -> tupl
     whole = plan.recipe.style.varied
     learned = learning([batch if whole else min(batch, images * known) for known in seen])
     trained = replace(plan.recipe, steps=plan.experts * plan.distribution.expert_steps)
-    experts = work.learning(plan.net, outputs, trained, [batch] * len(groups))
+    experts = work.learning(plan.expert, outputs, trained, [batch] * len(groups))
     if plan.objective == "distribution":
-        return learned, experts + work.matching(plan.net, outputs, plan.distribution, images, classes)
+        return learned, experts + work.matching(plan.expert, outputs, plan.distribution, images, classes)
     return learned, experts + work.condensing(plan.net, outputs, plan.condensation, images, groups)

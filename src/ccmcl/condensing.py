@@ -38,12 +38,12 @@ def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -
         source = Beside(pictures, Replay(images, labels, half, weighting=False))
     source = Varied(source, outputs, style.mirrored)
     if plan.distribution.turned:
-        source, outputs = Turned(source), outputs * directions(*plan.net.shape[1:])
+        source, outputs = Turned(source), outputs * directions(*plan.expert.shape[1:])
     return {
         f"expert {experience.index}-{number}": Trainer(
-            lambda generator: plan.net.init(generator, outputs),
+            lambda generator: plan.expert.init(generator, outputs),
             source,
-            partial(plan.engine.gradient, Shared(plan.net)),
+            partial(plan.engine.gradient, Shared(plan.expert)),
             plan.distribution.expert_steps,
             EXPERT_RATE,
             generator_for(plan.seed, "expert", experience.index, number),
@@ -94,7 +94,7 @@ def condensers(
         start = starting(plan, method, count, pixels, generator)
         if plan.objective == "distribution" and trained is not None:
             jobs[name] = Matcher(
-                plan.net,
+                plan.expert,
                 label,
                 pixels.to(plan.device),
                 start,
@@ -199,7 +199,7 @@ def taken_for(plan: Plan, trained: Courses, learned: Learned, outputs: int) -> T
     total = torch.zeros(len(images), outputs, device=plan.device)
     for number in range(len(trained)):
         params = {name: tensor[number] for name, tensor in trained.end.items()}
-        logits = torch.cat([plan.net(params, part) for part in torch.split(images, 128)])
+        logits = torch.cat([plan.expert(params, part) for part in torch.split(images, 128)])
         total += torch.softmax(logits[:, :outputs], 1)
     return (total / len(trained)).to(torch.float16).cpu()
 

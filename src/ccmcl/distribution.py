@@ -15,7 +15,7 @@ from ccmcl.augment import changed, changes
 from ccmcl.condense import begun, ended, forming
 from ccmcl.engine import Engine
 from ccmcl.forms import Form
-from ccmcl.learn import AHEAD
+from ccmcl.learn import AHEAD, fallen
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
 from ccmcl.memory import Learned, count_of, unit
 from ccmcl.nets import ConvNet, Params
@@ -38,13 +38,15 @@ class Distribution:
     optimiser: str = "adam"
     """rule that updates the memory"""
     rate: float = 0.005
-    """its learning rate"""
+    """its learning rate at first; it falls to zero along a cosine"""
     turned: bool = False
     """the networks also tell in what direction a picture is turned"""
     judged: float = 0.1
     """weight of the cross-entropy under the trained network"""
     distance: str = "mean"
     """what of the features is matched: their mean, or the whole cloud"""
+    width: int = 0
+    """filters of the networks' convolutions, 0 for as many as the one has that learns"""
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,9 @@ class Draw:
         together: Float[Tensor, "m 12"],
         apart: Float[Tensor, "m 12"],
         label: Int64[Tensor, ""],
+        left: Float[Tensor, ""],
     ) -> tuple[Params, Params, Float[Tensor, ""]]:
-        """Return the memory and its optimiser after the update, and the loss before it."""
+        """Return the memory and its optimiser after the update, and the loss before it; so much of the rate is left."""
 
         def loss(numbers: Params) -> Tensor:
             images = self.form.images(numbers, only, kept)
@@ -124,7 +127,7 @@ class Draw:
             return distance + self.judged * F.cross_entropy(taken, label.expand(len(taken)))
 
         gradients, value = torch.func.grad_and_value(loss)(tensors)
-        return *optimisers.update(self.optimiser, self.rate, tensors, gradients, slots), value
+        return *optimisers.update(self.optimiser, self.rate * left, tensors, gradients, slots), value
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,7 @@ class Matcher:
             both.expand(len(apart), -1).contiguous(),
             apart,
             torch.full((), self.label, device=self.device),
+            torch.full((), fallen(done, self.total), device=self.device),
         )
         return {
             "step": counter(done + 1),

@@ -106,7 +106,7 @@ class Trainer:
         """Step against the gradients in the style asked for."""
         style, rate = self.style, self.rate
         if style.cosine:
-            rate *= (1 + math.cos(math.pi * done / self.total)) / 2
+            rate *= fallen(done, self.total)
         if style.decay:
             gradients = {name: change + style.decay * params[name] for name, change in gradients.items()}
         after: State = {}
@@ -124,6 +124,15 @@ class Trainer:
     def finish(self, state: State) -> Params:
         """Take the parameters out of the last state."""
         return placed(section(state, "average" if self.style.average else "params"), CPU)
+
+
+def fallen(done: int, total: int) -> float:
+    """Say what is left of a learning rate that falls to zero along half a cosine.
+
+    >>> [round(fallen(done, 4), 3) for done in range(5)]
+    [1.0, 0.854, 0.5, 0.146, 0.0]
+    """
+    return (1 + math.cos(math.pi * done / total)) / 2
 
 
 @dataclass(frozen=True)

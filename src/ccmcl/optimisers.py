@@ -23,7 +23,9 @@ def start(name: str, tensors: Tensors) -> Tensors:
     return state
 
 
-def update(name: str, rate: float, tensors: Tensors, gradients: Tensors, state: Tensors) -> tuple[Tensors, Tensors]:
+def update(
+    name: str, rate: float | Tensor, tensors: Tensors, gradients: Tensors, state: Tensors
+) -> tuple[Tensors, Tensors]:
     """Take one step against the gradients.
 
     ``rmsprop`` divides by the root of a running mean of squares (decay 0.9, ε 1e-7: the values of the

@@ -75,6 +75,11 @@ class Plan:
         """The networks that are trained in each experience before its classes are condensed."""
         return self.distribution.experts if self.objective == "distribution" or self.shape.soft else 0
 
+    @property
+    def expert(self) -> ConvNet:
+        """What these networks are like."""
+        return replace(self.net, width=self.distribution.width or self.net.width)
+
     def small(self) -> tuple[int, int, int]:
         """The shape of a picture that is stored smaller."""
         channels, height, width = self.net.shape

@@ -74,6 +74,7 @@ def plan_of(
             experiment.turned == "yes",
             experiment.judged,
             experiment.distance,
+            experiment.expert_width,
         ),
     )
 
