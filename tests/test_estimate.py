@@ -33,7 +33,7 @@ def test_a_method_is_expected_by_its_own_pace_before_that_of_others() -> None:
     fast, slow = Experiment.of(method="joint"), Experiment.of(method="composite")
     estimate.learn(fast, COST)
     estimate.learn(slow, {**COST, "seconds": 1000.0})
-    other = Experiment.of(method="composite", inner=20)
+    other = Experiment.of(method="composite", updates=150)
     rate = (operations(slow) or 0) / 2000.0
     assert estimate.seconds(other) == pytest.approx(START + (operations(other) or 0) / rate)
 

@@ -128,6 +128,21 @@ def test_preset_fast_asks_for_a_small_part_of_the_work(shape: tuple[int, int, in
     assert work["fast"] < work["paper"] / 2
 
 
+@pytest.mark.parametrize("pixels", [{"reduction": 2}, {"frequencies": 0}], ids=str)
+def test_what_is_asked_for_in_pixels_is_in_pixels(pixels: dict[str, Any]) -> None:
+    made = Experiment.of(dataset="mnist", preset="best", **pixels)
+    assert (made.frequencies, made.lens, made.objective) == (0, "no", "distribution")
+
+
+@pytest.mark.parametrize("name", ["outer", "inner", "matching", "training"])
+def test_settings_that_a_preset_has_no_use_for_are_not_passed_over(name: str) -> None:
+    given: dict[str, Any] = {"dataset": "mnist", "preset": "best", name: 3}
+    with pytest.raises(InputError, match=f"so {name} would change nothing"):
+        Experiment.of(**given)
+    assert getattr(Experiment.of(**given, objective="gradient"), name) == 3
+    assert getattr(Experiment.of(**given, method="rehearsal"), name) == 3, "tables give them to every method"
+
+
 def test_networks_that_show_the_way_may_be_smaller() -> None:
     made = Experiment.of(dataset="mnist", preset="best")
     plan = plan_of(made, SHAPES["mnist"], 10)
@@ -244,7 +259,7 @@ def test_bad_setting_is_a_sentence_that_names_it(given: dict[str, Any], words: s
 
 
 def test_no_networks_steps_between_batches_are_allowed() -> None:
-    assert Experiment.of(training=0).training == 0
+    assert Experiment.of(preset="paper", training=0).training == 0
 
 
 @pytest.mark.parametrize("budget", ["9" * 400 + "KiB", "9" * 5000], ids=["infinite", "endless"])

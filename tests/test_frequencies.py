@@ -144,14 +144,15 @@ def test_a_file_that_says_something_else_is_refused(tmp_path: Path, change: dict
 
 
 def test_an_experiment_says_how_many_and_who_sees_them() -> None:
-    experiment = Experiment.of(dataset="mnist", frequencies=70, lens="yes")
+    given: dict[str, Any] = {"dataset": "mnist", "preset": "paper"}
+    experiment = Experiment.of(**given, frequencies=70, lens="yes")
     plan = plan_of(experiment, (1, 28, 28), 10)
     assert plan.net.frequencies == Frequencies((1, 28, 28), 70)
     assert plan.learned("composite").frequencies == plan.net.frequencies
-    assert plan_of(Experiment.of(dataset="mnist", frequencies=70), (1, 28, 28), 10).net.frequencies is None
+    assert plan_of(Experiment.of(**given, frequencies=70), (1, 28, 28), 10).net.frequencies is None
     with pytest.raises(InputError, match="from 1 to 784 frequencies"):
-        plan_of(Experiment.of(dataset="mnist", frequencies=9999), (1, 28, 28), 10)
+        plan_of(Experiment.of(**given, frequencies=9999), (1, 28, 28), 10)
     with pytest.raises(InputError, match="give frequencies"):
-        Experiment.of(dataset="mnist", lens="yes")
+        Experiment.of(**given, lens="yes")
     with pytest.raises(InputError, match="not both"):
-        Experiment.of(dataset="mnist", frequencies=70, reduction=2)
+        Experiment.of(**given, frequencies=70, reduction=2)

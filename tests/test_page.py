@@ -243,7 +243,7 @@ def test_figures_are_written_for_a_paper(runs: Path, tmp_path: Path) -> None:
 
 
 def test_one_run_alone_can_be_drawn(tmp_path: Path) -> None:
-    finished(tmp_path, 0.5)
+    finished(tmp_path, 0.5, method="composite")
     rows = table(read_runs(tmp_path))
     for figure in (over_buffer("digits", rows), over("digits", rows, "seconds", seconds_of)):
         assert "composite" in inline(figure, "name", "about")

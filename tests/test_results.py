@@ -59,9 +59,9 @@ def test_figure_is_the_mean_and_the_deviation_of_a_sample(values: list[float]) -
 
 def test_settings_are_shown_where_they_tell_rows_apart(runs: Path) -> None:
     assert telling(table(read_runs(runs))) == []
-    finished(runs, 0.7, method="composite", budget="20", outer=7)
-    assert telling(table(read_runs(runs))) == ["outer"]
-    assert "outer" in rendered(table(read_runs(runs)), "markdown").splitlines()[0]
+    finished(runs, 0.7, method="composite", budget="20", updates=7)
+    assert telling(table(read_runs(runs))) == ["updates"]
+    assert "updates" in rendered(table(read_runs(runs)), "markdown").splitlines()[0]
 
 
 def test_every_format_has_every_row(runs: Path, capsys: Capture) -> None:

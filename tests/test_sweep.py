@@ -91,8 +91,8 @@ def test_any_setting_may_be_a_list_and_is_combined_with_all_others(tmp_path: Pat
 def test_what_is_given_goes_before_the_file_and_equal_experiments_are_one(tmp_path: Path) -> None:
     path = written(tmp_path, "budget = [20, 40]\n[[also]]\nbudget = 60\nmethod = 'bic'\n")
     assert [(one.method, one.budget) for one in read_sweep(path).experiments] == [
-        ("composite", "20"),
-        ("composite", "40"),
+        ("condensation", "20"),
+        ("condensation", "40"),
         ("bic", "60"),
     ]
     changed = read_sweep(path, {"budget": ["80"], "method": ["bic"]}).experiments

@@ -47,8 +47,10 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "lens": ANSWERS[1:],
     "mirrored": ANSWERS,
 }
+FEWEST_FREQUENCIES = 32
 MOST_IMAGES = 1_000_000
 """for each component"""
+BY_GRADIENT = ("outer", "inner", "matching", "training")
 POSITIVE = (
     "width",
     "blocks",
@@ -141,7 +143,17 @@ class Experiment:
             from ccmcl.data import shape_of  # only what must be read needs what reads it
 
             shape = shape_of(dataset, data_dir)
-        return Experiment(**{**PRESETS[preset](shape, given.get("method")), **given})
+        filled = PRESETS[preset](shape, given.get("method"))
+        if given.get("reduction", 1) != 1 or given.get("frequencies") == 0:  # asked for in pixels
+            filled = {name: value for name, value in filled.items() if name not in ("frequencies", "lens")}
+        made = Experiment(**{**filled, **given})
+        ignored = [name for name in BY_GRADIENT if name in given]
+        if ignored and "objective" not in given and made.objective != "gradient":
+            raise InputError(
+                f"The preset {preset} does not match gradients, so {ignored[0]} would change nothing: "
+                "give the preset paper or the objective gradient."
+            )
+        return made
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -268,8 +280,9 @@ def frequencies(shape: tuple[int, int, int]) -> int:
     return min(pixels, max(FEWEST_FREQUENCIES, pixels // 10))
 
 
-FEWEST_FREQUENCIES = 32
 PRESETS = {"best": best, "fast": fast, "paper": paper}
+BY_PRESET = frozenset(name for fill in PRESETS.values() for name in fill(SHAPES["mnist"]))
+"""Settings that presets may differ in."""
 
 
 def from_dict(values: Mapping[str, Any]) -> Experiment:

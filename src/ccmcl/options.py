@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ccmcl.errors import InputError
-from ccmcl.experiment import Experiment
+from ccmcl.experiment import BY_PRESET, Experiment
 
 MOST_THREADS = 1024
 WITH_COMMAS = ("order", "per_experience")
@@ -36,8 +36,8 @@ def given(several: bool) -> Any:
     """
     entries: list[tuple[str, Any, Any]] = []
     for field in dataclasses.fields(Experiment):
-        preset = field.default is dataclasses.MISSING
-        about = field.metadata["help"] + (" (default: by preset)" if preset else f" (default: {field.default})")
+        default = "by preset" if field.name in BY_PRESET else field.default
+        about = f"{field.metadata['help']} (default: {default})"
         kind: Any = str if several else KINDS[str(field.type)]
         convert = whole if kind is int else None
         parameter = Parameter(help=about, show_default=False, converter=convert)
