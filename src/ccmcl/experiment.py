@@ -237,7 +237,7 @@ def paper(shape: tuple[int, int, int], method: str | None = None) -> dict[str, A
 
 
 def best(shape: tuple[int, int, int], method: str | None = None) -> dict[str, Any]:
-    """The highest accuracy within 45 minutes on two cores, for a real data set.
+    """Meant for the highest accuracy within 45 minutes on two cores, on a real data set.
 
     Whatever learns, learns by the strong recipe. What is remembered are a picture's lowest frequencies, one for every
     ten of its pixels, drawn by the features of several small networks; and networks see no others.
