@@ -2,9 +2,9 @@
 
     python benchmarks/results_page.py
 
-Each folder below results/ is a study: `published` (the smallest buffers beside the paper's figures), `fast` (the same by
-the preset of a few minutes, on held-out training images), `optimiser` (which rule reproduces the paper, on such images as
-well) and `digits` (the embedded set).
+Each folder below results/ is a study: `published` (the smallest buffers beside the paper's figures), `fast` (the same
+by the preset of a few minutes, on held-out training images), `optimiser` (which rule reproduces the paper, on such
+images as well) and `digits` (the embedded set).
 """
 
 from __future__ import annotations
