@@ -134,7 +134,9 @@ PIXELS, WAVES = Form((8, 8), bits=8), Form(frequencies=Frequencies((2, 8, 8), 11
 @pytest.mark.parametrize(("form", "updates"), [(WAVES, 7), (PIXELS, 1)])  # a level apart is soon an image apart
 def test_compiled_steps_give_the_same_memory(form: Form, updates: int) -> None:
     distance = "kernel" if form is WAVES else "mean"
-    job = matcher(memory_of("composite", form), settings=replace(SETTINGS, updates=updates, distance=distance))
+    net = replace(NET, max_blocks=1)  # each block takes the compiler half a minute
+    settings = replace(SETTINGS, updates=updates, distance=distance)
+    job = matcher(memory_of("composite", form), net=net, courses=networks(net), settings=settings)
     plain = section(drive({"job": job})["job"], "memory")
     fast = replace(job, engine=Engine(graphs=Graphs()), generator=seeded(4))
     assert fast.engine.graphs is not None
