@@ -134,6 +134,14 @@ def test_what_is_asked_for_in_pixels_is_in_pixels(pixels: dict[str, Any]) -> Non
     assert (made.frequencies, made.lens, made.objective) == (0, "no", "distribution")
 
 
+def test_pictures_too_large_for_frequencies_are_stored_smaller() -> None:
+    large = (3, 1000, 800)
+    made = Experiment.of(shape=large, dataset="large", preset="best")
+    assert (made.frequencies, made.lens, made.reduction) == (0, "no", 16)
+    asked = Experiment.of(shape=large, dataset="large", preset="best", frequencies=20)
+    assert (asked.frequencies, asked.lens, asked.reduction) == (20, "no", 1)
+
+
 @pytest.mark.parametrize("name", ["outer", "inner", "matching", "training"])
 def test_settings_that_a_preset_has_no_use_for_are_not_passed_over(name: str) -> None:
     given: dict[str, Any] = {"dataset": "mnist", "preset": "best", name: 3}

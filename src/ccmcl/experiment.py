@@ -47,7 +47,11 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "lens": ANSWERS[1:],
     "mirrored": ANSWERS,
 }
-FEWEST_FREQUENCIES = 32
+FEWEST_FREQUENCIES, MOST_FREQUENCIES = 32, 256
+LARGEST_BASIS = 1 << 22
+"""numbers that frequencies, laid out as pictures, may take in all"""
+SMALL_SIDE = 64
+"""Pictures too large for frequencies are stored with sides of at most this."""
 MOST_IMAGES = 1_000_000
 """for each component"""
 BY_GRADIENT = ("outer", "inner", "matching", "training")
@@ -146,6 +150,8 @@ class Experiment:
         filled = PRESETS[preset](shape, given.get("method"))
         if given.get("reduction", 1) != 1 or given.get("frequencies") == 0:  # asked for in pixels
             filled = {name: value for name, value in filled.items() if name not in ("frequencies", "lens")}
+        elif given.get("frequencies"):
+            filled.pop("reduction", None)
         made = Experiment(**{**filled, **given})
         ignored = [name for name in BY_GRADIENT if name in given]
         if ignored and "objective" not in given and made.objective != "gradient":
@@ -245,10 +251,11 @@ def best(shape: tuple[int, int, int], method: str | None = None) -> dict[str, An
     learner = {**paper(shape), "recipe": "strong", "steps": 2000, "rate": 0.03}
     if method not in (None, "composite", "condensation"):
         return learner
+    few = frequencies(shape)
+    stored = {"frequencies": few, "lens": "yes"} if few else {"reduction": -(-max(shape[1:]) // SMALL_SIDE)}
     return learner | {
         "method": "condensation",
-        "frequencies": frequencies(shape),
-        "lens": "yes",
+        **stored,
         "squash": "no",
         "start": "real",
         "objective": "distribution",
@@ -271,17 +278,23 @@ def fast(shape: tuple[int, int, int], method: str | None = None) -> dict[str, An
 
 
 def frequencies(shape: tuple[int, int, int]) -> int:
-    """Choose how many frequencies are kept of pictures of a shape: of small ones more than a tenth.
+    """Choose how many frequencies are kept of pictures of a shape: one for ten pixels, none of what is too large.
 
-    >>> frequencies((3, 32, 32)), frequencies((1, 8, 8))
-    (102, 32)
+    >>> [frequencies(shape) for shape in ((3, 32, 32), (1, 8, 8), (3, 64, 64), (3, 224, 224))]
+    [102, 32, 170, 0]
     """
-    pixels = shape[1] * shape[2]
-    return min(pixels, max(FEWEST_FREQUENCIES, pixels // 10))
+    channels, height, width = shape
+    pixels = height * width
+    room = LARGEST_BASIS // (2 * channels * pixels)
+    if room < FEWEST_FREQUENCIES:
+        return 0
+    return min(pixels, max(FEWEST_FREQUENCIES, pixels // 10), MOST_FREQUENCIES, room)
 
 
 PRESETS = {"best": best, "fast": fast, "paper": paper}
-BY_PRESET = frozenset(name for fill in PRESETS.values() for name in fill(SHAPES["mnist"]))
+BY_PRESET = frozenset(
+    name for fill in PRESETS.values() for shape in ((1, 8, 8), (1, 2000, 2000)) for name in fill(shape)
+)
 """Settings that presets may differ in."""
 
 
