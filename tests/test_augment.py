@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccmcl.augment import CHANGES, STILL, changed, changes, mixed_in
+from ccmcl.augment import CHANGES, STILL, changed, changes, mixed_in, several
 
 
 def row(kind: str, a: float = 0.5, b: float = 0.5, c: float = 0.5, size: tuple[int, int] = (16, 16)) -> Tensor:
@@ -99,3 +99,42 @@ def test_a_mixture_has_as_much_of_each_target_as_of_each_picture(seed: int, coun
         assert set(mixed[number].flatten().tolist()) <= {float(number), float((number - max(1, count // 2)) % count)}
     if chance[3] >= 0.5:
         assert torch.equal(mixed, images)
+
+
+def chances(**given: tuple[float, float, float]) -> Tensor:
+    """Let the changes happen that are given, by their three numbers, and no others."""
+    rows = [(0.0, *given[name]) if name in given else (0.9, 0.9, 0.5, 0.5) for name in CHANGES]
+    return torch.tensor([rows], dtype=torch.float64)
+
+
+def test_of_several_changes_none_may_happen() -> None:
+    assert torch.equal(several(chances(), (16, 16), mirrored=True), torch.tensor([STILL], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_of_several_changes_one_alone_is_the_same_as_ever(kind: str) -> None:
+    numbers = (0.3, 0.8, 0.6)
+    torch.testing.assert_close(several(chances(**{kind: numbers}), (16, 16), mirrored=True), row(kind, *numbers))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.floats(0, 0.999), st.floats(0, 0.999), st.booleans(), st.floats(0, 0.999))
+def test_several_changes_are_one_after_the_other(a: float, b: float, flip: bool, bright: float) -> None:
+    a_flip = (0.1 if flip else 0.9, 0.5, 0.5)
+    shifts = torch.nn.ReplicationPad2d(4)(IMAGES[:, :, 4:12, 4:12])  # of an even border, so that no shift meets an edge
+    one_by_one = changed(shifts, row("colour", bright, 0.7, 0.2))
+    one_by_one = changed(changed(one_by_one, row("crop", a, b)), row("flip", *a_flip))
+    at_once = several(chances(colour=(bright, 0.7, 0.2), crop=(a, b, 0.5), flip=a_flip), (16, 16), mirrored=True)
+    torch.testing.assert_close(changed(shifts, at_once), one_by_one)
+
+
+def test_several_changes_meet_as_often_as_each_of_them_allows() -> None:
+    chance = torch.rand(6000, 6, 4, generator=torch.Generator().manual_seed(3))
+    table, still = several(chance, (32, 32), mirrored=True), torch.tensor(STILL)
+    colour, cut = (table[:, 6:9] != still[6:9]).any(1), table[:, 11] > 0
+    turned = table[:, 3] != 0
+    flipped = table[:, 0] < 0
+    for happens in (colour, cut, turned, flipped):
+        assert float(happens.float().mean()) == pytest.approx(1 / 2, abs=0.02)
+    assert float((colour & cut & turned & flipped).float().mean()) == pytest.approx(1 / 16, abs=0.02)
+    assert bool((several(chance[:, :5], (32, 32), mirrored=False)[:, 0] > 0).all())

@@ -51,6 +51,17 @@ def tiny(budget: str | int = "2/class", **given: Any) -> ContinualClassifier:
     return ContinualClassifier(budget, **{**TINY, **given})
 
 
+@pytest.mark.parametrize(("names", "same"), [(("cat", "dog"), True), (("b", "d"), False)])
+def test_what_means_the_same_in_a_mirror_is_judged_beside_its_mirror_image(names: tuple[str, str], same: bool) -> None:
+    classifier = tiny(method="rehearsal", recipe="strong")
+    classifier.partial_fit(pictures(0, 1), np.repeat(np.array(names), 6))
+    shown = pictures(0, 1, seed=1)
+    found, mirrored = classifier.predict_proba(shown), classifier.predict_proba(shown[:, :, ::-1].copy())
+    assert np.allclose(found.sum(1), 1, atol=1e-6)
+    assert np.allclose(found, mirrored, atol=1e-6) == same
+    assert (classifier.predict(shown) == np.array(names)[found.argmax(1)]).all()
+
+
 def pictures(*labels: int, each: int = 6, size: int = 8, channels: int = 0, seed: int = 0) -> Pixels:
     """Make noisy pictures, ``each`` of every label, brighter where the label says so."""
     noise = np.random.default_rng([seed, *labels])

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
 from ccmcl.engine import Batch, Classify, widened
-from ccmcl.learn import Distil, Shared, Style, Trainer, logits_of
+from ccmcl.learn import PLAIN, STRONG, Distil, Shared, Style, Trainer, logits_of
 from ccmcl.loop import drive
 from ccmcl.memory import unit
 from ccmcl.nets import ConvNet, Params
@@ -115,6 +116,30 @@ def test_logits_do_not_depend_on_the_size_of_a_batch() -> None:
     torch.testing.assert_close(logits_of(net, params, pixels, batch=5), whole)
 
 
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 40), st.integers(0, 100))
+def test_judged_twice_a_picture_gets_the_mean_of_its_probabilities_and_those_of_its_mirror_image(
+    count: int, seed: int
+) -> None:
+    net = ConvNet((3, 8, 12), 4, centred=True)
+    params = net.init(seeded(seed), 3)
+    pixels = torch.randint(256, (count, 3, 8, 12), generator=seeded(seed + 1), dtype=torch.uint8)
+    found = logits_of(net, params, pixels, batch=16, twice=True)
+    mirror = torch.from_numpy(pixels.numpy()[:, :, :, ::-1].copy())
+    wanted = (torch.softmax(logits_of(net, params, pixels), 1) + torch.softmax(logits_of(net, params, mirror), 1)) / 2
+    torch.testing.assert_close(found.exp(), wanted)
+    torch.testing.assert_close(logits_of(net, params, mirror, batch=16, twice=True), found)
+
+
+def test_only_a_style_that_knows_mirrors_judges_twice() -> None:
+    assert [replace(style, mirrored=mirrored).twice for style in (PLAIN, STRONG) for mirrored in (False, True)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
 class Slope:
     """A source and a loss over two numbers, for watching how steps are taken."""
 
@@ -166,9 +191,11 @@ def test_steps_are_those_of_pytorchs_own_optimiser(style: Style) -> None:
     assert all(torch.allclose(found[name], mean[name], atol=1e-12) for name in mean)
 
 
-def test_varied_batches_are_changed_and_shared_and_depend_on_the_draw_alone() -> None:
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_varied_batches_are_changed_and_shared_and_depend_on_the_draw_alone(mirrored: bool, together: bool) -> None:
     images = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    source = Varied(Replay(images, torch.arange(6) % 3, 8, weighting=False), 4, mirrored=True)
+    source = Varied(Replay(images, torch.arange(6) % 3, 8, weighting=False), 4, mirrored, together)
     drawn = source.draw(torch.Generator().manual_seed(1))
     first, again = source.take(drawn), source.take(drawn)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,8 @@ NUMBERS = 12
 STILL = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0)
 SHIFT, CUT, STRETCH, DEGREES = 1 / 8, 1 / 2, 1.2, 15.0
 """A picture is shifted by up to an eighth, loses a square of half its side, is stretched and turned."""
+TOGETHER = 0.5
+"""The share of pictures that each change happens to, where several do."""
 MIXED = 0.5
 """The share of batches that are mixed."""
 
@@ -26,9 +29,41 @@ def changes(chance: Float[Tensor, "n 4"], size: tuple[int, int], mirrored: bool)
     >>> changes(torch.rand(5, 4), size=(32, 32), mirrored=True).shape
     torch.Size([5, 12])
     """
-    names = CHANGES if mirrored else CHANGES[:-1]
+    names = kinds(mirrored)
     kind = (chance[:, 0] * len(names)).floor()
     a, b, c = chance[:, 1], chance[:, 2], chance[:, 3]
+    table = laid_out({}, a)
+    for number, name in enumerate(names):
+        table = torch.where((kind == number)[:, None], change(name, a, b, c, size), table)
+    return table
+
+
+def several(chance: Float[Tensor, "n k 4"], size: tuple[int, int], mirrored: bool) -> Float[Tensor, "n 12"]:
+    """Choose changes that come together, each of them half of the time, from numbers that are even over [0, 1).
+
+    >>> several(torch.rand(5, len(kinds(True)), 4), size=(32, 32), mirrored=True).shape
+    torch.Size([5, 12])
+    """
+    still = table = laid_out({}, chance[:, 0, 0])
+    for name, (whether, a, b, c) in zip(kinds(mirrored), chance.permute(1, 2, 0).unbind(), strict=True):
+        happens = whether < TOGETHER if name != "flip" else whether >= 0  # half of the flips are none
+        one = torch.where(happens[:, None], change(name, a, b, c, size), still)
+        matrix = affine(table) @ affine(one)  # from places in the last picture to places in the first
+        table = torch.cat([matrix[:, :2].flatten(1), (table + one - still)[:, 6:]], 1)
+    return table
+
+
+def kinds(mirrored: bool) -> tuple[str, ...]:
+    """Name what may happen to a picture.
+
+    >>> kinds(mirrored=False)
+    ('colour', 'crop', 'cutout', 'scale', 'rotate')
+    """
+    return CHANGES if mirrored else CHANGES[:-1]
+
+
+def change(name: str, a: Tensor, b: Tensor, c: Tensor, size: tuple[int, int]) -> Float[Tensor, "n 12"]:
+    """Lay out one kind of change from three numbers for each picture that are even over [0, 1)."""
     height, width = size
     shift_x, shift_y = (2 * whole_shift(number, side) / side for number, side in ((a, width), (b, height)))
     angle = (2 * a - 1) * math.radians(DEGREES)
@@ -39,13 +74,21 @@ def changes(chance: Float[Tensor, "n 4"], size: tuple[int, int], mirrored: bool)
         "cutout": {9: 2 * a - 1, 10: 2 * b - 1, 11: torch.full_like(a, CUT)},
         "scale": {0: wide, 4: high},
         "rotate": {0: angle.cos(), 1: -angle.sin(), 3: angle.sin(), 4: angle.cos()},
-        "flip": {0: (a - 0.5).sign()},
+        "flip": {0: torch.where(a < 0.5, -1.0, 1.0).to(a)},
     }
-    table = [torch.full_like(a, value) for value in STILL]
-    for number, name in enumerate(names):
-        for column, values in columns[name].items():
-            table[column] = torch.where(kind == number, values, table[column])
-    return torch.stack(table, 1)
+    return laid_out(columns[name], a)
+
+
+def laid_out(columns: Mapping[int, Tensor], like: Float[Tensor, "n"]) -> Float[Tensor, "n 12"]:
+    """Fill up some columns with those that change nothing."""
+    return torch.stack([columns.get(place, torch.full_like(like, value)) for place, value in enumerate(STILL)], 1)
+
+
+def affine(table: Float[Tensor, "n 12"]) -> Float[Tensor, "n 3 3"]:
+    """Take the affine maps out of rows."""
+    last = torch.zeros_like(table[:, :3])
+    last[:, 2] = 1
+    return torch.stack([table[:, :3], table[:, 3:6], last], 1)
 
 
 def whole_shift(chance: Tensor, side: int) -> Tensor:

@@ -225,8 +225,9 @@ class ContinualClassifier:
         if self._learner.params is None:
             raise InputError("This classifier has not learned anything yet: call partial_fit first.")
         pixels = pixels_of(x)
-        net, device = self._plan(self._checked_shape(pixels)).net, torch.device(device_of(self._compute.device))
-        return logits_of(net, self._learner.params, pixels, device=device)
+        plan = self._plan(self._checked_shape(pixels), self._labels)
+        device, twice = torch.device(device_of(self._compute.device)), plan.recipe.style.twice
+        return logits_of(plan.net, self._learner.params, pixels, device=device, twice=twice)
 
 
 class _Teller:

@@ -28,7 +28,7 @@ def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -
         return {}
     before = made_room(plan, learner, experience, method).memory
     outputs = plan.outputs(max([*before, *experience.classes]) + 1)
-    style = replace(STRONG, average=0.0, mirrored=plan.recipe.style.mirrored)
+    style = replace(STRONG, average=0.0, together=False, mirrored=plan.recipe.style.mirrored)
     half = max(1, plan.recipe.batch // 2)
     batch = half if before else plan.recipe.batch
     pictures = Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), batch)

@@ -26,9 +26,10 @@ def confusion(
     labels: Int64[Tensor, "n"],
     classes: int,
     device: torch.device = CPU,
+    twice: bool = False,
 ) -> Confusion:
-    """Count, for each class (row), what it was taken for (column)."""
-    taken = logits_of(net, params, pixels, device=device).argmax(1)
+    """Count, for each class (row), what it was taken for (column); beside its mirror image, if ``twice``."""
+    taken = logits_of(net, params, pixels, device=device, twice=twice).argmax(1)
     counts = torch.bincount(labels * classes + taken, minlength=classes * classes)
     rows: Confusion = counts.reshape(classes, classes).tolist()
     return rows

@@ -30,7 +30,7 @@ from ccmcl.errors import InputError, nearest
 
 FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
-REVISED = {("recipe", "strong"): 2, ("objective", "distribution"): 2}
+REVISED = {("recipe", "strong"): 3, ("objective", "distribution"): 2}
 """The same for one value of one setting."""
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "method": METHODS,

@@ -38,14 +38,21 @@ class Style:
     """memory of a running mean of the parameters, which is what comes out"""
     varied: bool = False
     """images are changed a little, and mixed, each time they are seen"""
+    together: bool = False
+    """several of these changes come together, instead of one at a time"""
     mirrored: bool = False
     """images mean the same in a mirror"""
     growing: bool = False
     """a network that begins anew takes so much of the steps as it knows of the classes to come"""
 
+    @property
+    def twice(self) -> bool:
+        """A picture is judged beside its mirror image."""
+        return self.varied and self.mirrored
+
 
 PLAIN = Style()
-STRONG = Style(momentum=0.9, decay=5e-4, cosine=True, average=0.99, varied=True, growing=True)
+STRONG = Style(momentum=0.9, decay=5e-4, cosine=True, average=0.99, varied=True, together=True, growing=True)
 RECIPES = {"paper": PLAIN, "strong": STRONG}
 
 
@@ -200,9 +207,11 @@ def logits_of(
     pixels: UInt8[Tensor, "n c h w"],
     batch: int = 512,
     device: torch.device = CPU,
+    twice: bool = False,
 ) -> Float[Tensor, "n k"]:
     """Compute the logits of pictures, a batch at a time.
 
+    ``twice`` judges each picture beside its mirror image: by the logarithm of the mean of their probabilities.
     The last batch is filled up to a power of two: libraries keep something for every shape they ever met, and a stream
     brings another number of pictures with every experience.
     """
@@ -211,5 +220,10 @@ def logits_of(
     for part in torch.split(pixels, batch):
         room = min(batch, 1 << max(0, len(part) - 1).bit_length())
         filled = torch.cat([part, part[:1].expand(room - len(part), *part.shape[1:])]) if 0 < len(part) < room else part
-        logits.append(net(there, unit(filled.to(device), dtype))[: len(part)].cpu())
+        images = unit(filled.to(device), dtype)
+        found = net(there, images)
+        if twice:
+            sides = torch.stack([found, net(there, images.flip(3))]).log_softmax(2)
+            found = sides.logsumexp(0) - math.log(2)
+        logits.append(found[: len(part)].cpu())
     return torch.cat(logits)

@@ -183,7 +183,7 @@ def _train(
     """Train a network from a start to tell so many classes apart, in the experience of this index."""
     style = plan.recipe.style
     if style.varied:
-        source = Varied(source, outputs, style.mirrored)
+        source = Varied(source, outputs, style.mirrored, style.together)
         judge = Shared(plan.net) if isinstance(judge, Classify) else judge
     job = Trainer(
         start,

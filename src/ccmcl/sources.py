@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64, UInt8
 from torch import Generator, Tensor
 
-from ccmcl.augment import changed, changes, mixed_in
+from ccmcl.augment import changed, changes, kinds, mixed_in, several
 from ccmcl.engine import Batch, even, weighed
 from ccmcl.memory import unit
 
@@ -162,6 +162,8 @@ class Varied:
     source: Source
     outputs: int
     mirrored: bool
+    together: bool = False
+    """several changes come together, instead of one at a time"""
 
     @property
     def count(self) -> int:
@@ -169,17 +171,19 @@ class Varied:
         return self.source.count
 
     def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
-        """Draw for the other source, then four numbers for each image and four for all of them."""
-        drawn = self.source.draw(generator)
-        return torch.cat([drawn, torch.randint(CHANCES, (4 * self.count + 4,), generator=generator)])
+        """Draw for the other source, then four numbers for each change of each image and four for all of them."""
+        drawn, each = self.source.draw(generator), len(kinds(self.mirrored)) if self.together else 1
+        return torch.cat([drawn, torch.randint(CHANCES, (4 * each * self.count + 4,), generator=generator)])
 
     def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
         """Return images and the rest."""
         images, labels, weights, *others = self.source.take(drawn[: self.count])
         chance = drawn[self.count :].to(images.dtype) / CHANCES
-        each = chance[:-4].reshape(-1, 4)
+        each = chance[:-4].reshape(self.count, -1, 4)
         height, width = images.shape[-2:]
-        images = changed(images, changes(each, (height, width), self.mirrored))
+        size = (height, width)
+        rows = several(each, size, self.mirrored) if self.together else changes(each[:, 0], size, self.mirrored)
+        images = changed(images, rows)
         if others:
             return images, labels, weights, *others
         images, targets = mixed_in(images, shares(labels, self.outputs, images), chance[-4:])
