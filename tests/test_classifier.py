@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from ccmcl import condensing
+from ccmcl import condensing, experiment
 from ccmcl.budget import Budget
 from ccmcl.classifier import ContinualClassifier
 from ccmcl.condense import Condenser
@@ -554,6 +554,20 @@ def test_labels_and_settings_survive_a_file(tmp_path: Path, labels: tuple[Hashab
     assert [type(label) for label in loaded.classes_] == [type(label) for label in kept.classes_]
     with pytest.raises(InputError, match="only 3 were to come"):
         loaded.partial_fit(pictures(2, 3), ["c"] * 6 + ["d"] * 6)
+
+
+@pytest.mark.parametrize("preset", sorted(experiment.PRESETS))
+def test_file_outlives_the_presets_it_was_made_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
+) -> None:
+    small: dict[str, Any] = {"steps": 2, "batch": 8, "condense_batch": 8}
+    small |= {"outer": 1, "inner": 1, "matching": 1} if preset == "paper" else {"updates": 2, "expert_steps": 2}
+    kept = ContinualClassifier("4KiB/class", preset=preset, **small).partial_fit(*labelled(0, 1))
+    kept.save(tmp_path / "c")
+    wanted = insides(kept.partial_fit(*labelled(2, 3)))
+    changed = {**experiment.paper((1, 8, 8)), "width": 5, "blocks": 1, "rate": 0.5, "condense_rate": 0.5}
+    monkeypatch.setitem(experiment.PRESETS, preset, lambda *_: changed)
+    assert insides(ContinualClassifier.load(tmp_path / "c").partial_fit(*labelled(2, 3))) == wanted
 
 
 def test_classifier_that_has_learned_nothing_survives_a_file(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ from ccmcl.stream import Experience
 from ccmcl.tensor_files import read_tensors, write_tensors
 
 FORMAT = "ccmcl classifier 1"
+OF_STREAMS = ("dataset", "order", "per_experience", "holdout")
+"""Settings that are of an experiment on a whole data set."""
 
 
 class ContinualClassifier:
@@ -77,7 +79,7 @@ class ContinualClassifier:
         given = {"budget": str(budget), "preset": preset, "seed": seed, **settings}
         if method is not None:
             given["method"] = method
-        for name in ("dataset", "order", "per_experience", "holdout"):
+        for name in OF_STREAMS:
             if name in settings:
                 raise InputError(f"{name} is a setting of experiments on a whole data set, not of a classifier.")
         self._given = {**given, "method": Experiment.of(shape=(1, 8, 8), **given).method}
@@ -168,7 +170,7 @@ class ContinualClassifier:
                 "format": FORMAT,
                 "memory": about,
                 "labels": [label_to_json(label) for label in self._labels],
-                "settings": self._given,
+                "settings": self._settings(),
                 "classes": self._classes,
                 "shape": self._shape,
                 "calls": self._calls,
@@ -208,6 +210,13 @@ class ContinualClassifier:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path} is damaged: {first_line(error)}.") from error
         return classifier
+
+    def _settings(self) -> dict[str, Any]:
+        """Lay out every setting, once it is known what the preset makes of the pictures: presets may change."""
+        if self._shape is None:
+            return self._given
+        filled = Experiment.of(shape=self._shape, **self._given).as_dict()
+        return {name: value for name, value in filled.items() if name not in OF_STREAMS}
 
     def _plan(self, shape: tuple[int, int, int], labels: Iterable[Hashable] = ()) -> Plan:
         return plan_of(Experiment.of(shape=shape, **self._given), shape, self._classes, [str(one) for one in labels])
