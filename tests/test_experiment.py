@@ -214,6 +214,22 @@ def test_name_is_the_same_however_settings_are_given(one: dict[str, Any], same: 
     assert Experiment.of(**one) == Experiment.of(**same)
 
 
+@pytest.mark.parametrize(
+    ("given", "bits"),
+    [
+        ({"budget": "20"}, 32),
+        ({"budget": "2KiB"}, 8),
+        ({"budget": "2KiB/class", "preset": "best", "method": "composite"}, 8),
+        ({"budget": "2KiB", "method": "rehearsal"}, 32),  # has no learned numbers
+        ({"budget": "2KiB", "preset": "paper"}, 32),
+        ({"budget": "2KiB", "bits": 16}, 16),
+    ],
+    ids=str,
+)
+def test_learned_numbers_take_one_byte_where_bytes_are_counted(given: dict[str, Any], bits: int) -> None:
+    assert Experiment.of(**given).bits == bits
+
+
 @given(st.text(max_size=60))
 def test_name_is_a_plain_folder_name_whatever_the_data_set_is_called(dataset: str) -> None:
     name = Experiment.of(shape=GREY, dataset=dataset).name

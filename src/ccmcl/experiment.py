@@ -147,7 +147,8 @@ class Experiment:
             from ccmcl.data import shape_of  # only what must be read needs what reads it
 
             shape = shape_of(dataset, data_dir)
-        filled = PRESETS[preset](shape, given.get("method"))
+        budget = Budget.parse(str(given.get("budget", fields["budget"].default)))
+        filled = PRESETS[preset](shape, given.get("method"), budget.in_bytes)
         if given.get("reduction", 1) != 1 or given.get("frequencies") == 0:  # asked for in pixels
             filled = {name: value for name, value in filled.items() if name not in ("frequencies", "lens")}
         elif given.get("frequencies"):
@@ -225,7 +226,7 @@ class Experiment:
         return sizes if len(sizes) > 1 else sizes[0]
 
 
-def paper(shape: tuple[int, int, int], method: str | None = None) -> dict[str, Any]:  # noqa: ARG001
+def paper(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool = False) -> dict[str, Any]:  # noqa: ARG001
     """The paper's Table I; the larger K and S are for colour pictures (SVHN and CIFAR10), as in its text."""
     colour = shape[0] > 1
     return {
@@ -242,11 +243,12 @@ def paper(shape: tuple[int, int, int], method: str | None = None) -> dict[str, A
     }
 
 
-def best(shape: tuple[int, int, int], method: str | None = None) -> dict[str, Any]:
+def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool = False) -> dict[str, Any]:
     """Meant for the highest accuracy within 45 minutes on two cores, on a real data set.
 
     Whatever learns, learns by the strong recipe. What is remembered are a picture's lowest frequencies, one for every
-    ten of its pixels, drawn by the features of several small networks; and networks see no others.
+    ten of its pixels, drawn by the features of several small networks; and networks see no others. Where bytes are
+    counted, not numbers, a number takes one.
     """
     learner = {**paper(shape), "recipe": "strong", "steps": 2000, "rate": 0.03}
     if method not in (None, "composite", "condensation"):
@@ -256,6 +258,7 @@ def best(shape: tuple[int, int, int], method: str | None = None) -> dict[str, An
     return learner | {
         "method": "condensation",
         **stored,
+        "bits": 8 if in_bytes else 32,
         "squash": "no",
         "start": "real",
         "objective": "distribution",
@@ -270,10 +273,10 @@ def best(shape: tuple[int, int, int], method: str | None = None) -> dict[str, An
     }
 
 
-def fast(shape: tuple[int, int, int], method: str | None = None) -> dict[str, Any]:
+def fast(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool = False) -> dict[str, Any]:
     """The same within 5 minutes: fewer and smaller networks, and less of everything."""
     less = {"experts": 2, "expert_steps": 50, "expert_width": 32, "updates": 75, "outer": 1, "steps": 400}
-    found = best(shape, method)
+    found = best(shape, method, in_bytes)
     return found | {"width": 64} | {name: value for name, value in less.items() if name in found}
 
 
