@@ -19,23 +19,24 @@ from ccmcl.plan import COUNTS, Learner, Plan, made_room
 from ccmcl.sources import Beside, Pictures, Replay, Source, Turned, Varied, directions, distinct
 from ccmcl.stream import Experience
 
-EXPERT_RATE = 0.01
-
 
 def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -> dict[str, Trainer]:
-    """Lay out the jobs that train networks on the real pictures at hand beside what is remembered."""
+    """Lay out the jobs that train networks on the real pictures at hand beside what is remembered.
+
+    They see about as much of every class, whether it is new or remembered.
+    """
     if not plan.experts:
         return {}
     before = made_room(plan, learner, experience, method).memory
     outputs = plan.outputs(max([*before, *experience.classes]) + 1)
     style = replace(STRONG, average=0.0, together=False, mirrored=plan.recipe.style.mirrored)
-    half = max(1, plan.recipe.batch // 2)
-    batch = half if before else plan.recipe.batch
-    pictures = Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), batch)
+    share = len(experience.classes) / len(set(before) | set(experience.classes))
+    new = max(1, round(plan.recipe.batch * share))
+    pictures = Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), new)
     source: Source = pictures
-    if before:
+    if share < 1:
         images, labels = before.images().to(plan.device), before.labels().to(plan.device)
-        source = Beside(pictures, Replay(images, labels, half, weighting=False))
+        source = Beside(pictures, Replay(images, labels, max(1, plan.recipe.batch - new), weighting=False), share)
     source = Varied(source, outputs, style.mirrored)
     if plan.distribution.turned:
         source, outputs = Turned(source), outputs * directions(*plan.expert.shape[1:])
@@ -45,7 +46,7 @@ def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -
             source,
             partial(plan.engine.gradient, Shared(plan.expert)),
             plan.distribution.expert_steps,
-            EXPERT_RATE,
+            plan.recipe.rate,
             generator_for(plan.seed, "expert", experience.index, number),
             plan.device,
             style,

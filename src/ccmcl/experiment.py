@@ -30,7 +30,7 @@ from ccmcl.errors import InputError, nearest
 
 FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
-REVISED = {("recipe", "strong"): 3, ("objective", "distribution"): 2}
+REVISED = {("recipe", "strong"): 3, ("objective", "distribution"): 3}
 """The same for one value of one setting."""
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "method": METHODS,
@@ -263,8 +263,8 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
         "start": "real",
         "objective": "distribution",
         "distance": "kernel",
-        "experts": 6,
-        "expert_steps": 150,
+        "experts": 4,
+        "expert_steps": 225,
         "expert_width": 64,
         "updates": 600,
         "condense_batch": 64,

@@ -85,10 +85,11 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Beside:
-    """Batches of new pictures joined with batches from the buffer, half and half."""
+    """Batches of new pictures joined with batches from the buffer; the new ones have this ``share`` of the weight."""
 
     new: Pictures
     old: Replay
+    share: float = 0.5
 
     @property
     def count(self) -> int:
@@ -102,8 +103,8 @@ class Beside:
     def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
         """Return images, labels and weights."""
         fresh, replayed = self.new.take(drawn[: self.new.count]), self.old.take(drawn[self.new.count :])
-        images, labels, weights = (torch.cat(pair) for pair in zip(fresh, replayed, strict=True))
-        return images, labels, weights / 2
+        images, labels = (torch.cat([fresh[part], replayed[part]]) for part in (0, 1))
+        return images, labels, torch.cat([self.share * fresh[2], (1 - self.share) * replayed[2]])
 
 
 @dataclass(frozen=True)
