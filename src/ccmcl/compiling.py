@@ -8,8 +8,8 @@ import shutil
 import stat
 import warnings
 import zlib
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,9 @@ from ccmcl.tiles import tiled
 log = logging.getLogger("ccmcl")
 aten = torch.ops.aten
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+LOCKED = "kernel({}); Py_RETURN_NONE;"
+UNLOCKED = "[](auto... given) {{ Py_BEGIN_ALLOW_THREADS kernel(given...); Py_END_ALLOW_THREADS }}({}); Py_RETURN_NONE;"
+"""How the compiler has a kernel called from Python, and how it is called here."""
 READY: dict[Hashable, Callable[..., Any]] = {}
 """What this process has compiled, for all runs that it does."""
 
@@ -47,10 +50,7 @@ class Graphs:
         """Compute ``function(*arguments)``; the function tells by its hash what it computes."""
         if self.failed:
             return function(*arguments)
-        leaves, layout = pytree.tree_flatten(arguments)
-        leaves = apart(leaves)
-        shapes = tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves)
-        key = (function, layout, shapes, self.tiles)
+        key, leaves, layout = self._key(function, arguments)
         self.used.add(key)
         if key in READY:
             return READY[key](*leaves)
@@ -58,7 +58,7 @@ class Graphs:
             with warnings.catch_warnings():  # what the compiler thinks of itself concerns nobody here
                 warnings.simplefilter("ignore")
                 keep_compiled()
-                with alone(key), tiled(code_folder() if self.tiles else None):
+                with alone(key), tiled(code_folder() if self.tiles else None), unlocked():
                     compiled = compile_graph(function, leaves, layout)
                     result = compiled(*leaves)
         except Exception as error:  # whatever is wrong with a compiler, there is another way
@@ -67,6 +67,16 @@ class Graphs:
             return function(*arguments)
         READY[key] = compiled
         return result
+
+    def has(self, function: Callable[..., Any], *arguments: Any) -> bool:
+        """Say whether nothing has to be compiled for these arguments."""
+        return self.failed or self._key(function, arguments)[0] in READY
+
+    def _key(self, function: Callable[..., Any], arguments: Any) -> tuple[Hashable, list[Any], Any]:
+        leaves, layout = pytree.tree_flatten(arguments)
+        leaves = apart(leaves)
+        shapes = tuple((leaf.shape, leaf.stride(), leaf.dtype, leaf.device) for leaf in leaves)
+        return (function, layout, shapes, self.tiles, torch.get_num_threads()), leaves, layout
 
 
 def compile_graph(function: Callable[..., Any], leaves: list[Any], layout: Any) -> Callable[..., Any]:
@@ -85,6 +95,28 @@ def compile_graph(function: Callable[..., Any], leaves: list[Any], layout: Any) 
     )
     compiled: Callable[..., Any] = torch.compile(graph, fullgraph=True, dynamic=False)
     return compiled
+
+
+@contextmanager
+def unlocked() -> Iterator[None]:
+    """Have what is compiled here run without Python's lock, so that several threads can be in it at once.
+
+    The compiler has no setting for it. Where its own way of calling is another one than expected, that stays.
+    """
+    try:
+        from torch._inductor.codecache import CppPythonBindingsCodeCache as Bindings
+
+        call = Bindings.call_entry_function
+    except (ImportError, AttributeError):
+        call = ""
+    if call != LOCKED:
+        yield
+        return
+    Bindings.call_entry_function = UNLOCKED
+    try:
+        yield
+    finally:
+        Bindings.call_entry_function = LOCKED
 
 
 def unpooled(

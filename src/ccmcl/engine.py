@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ from ccmcl.compiling import Graphs
 from ccmcl.forms import Form
 from ccmcl.nets import ConvNet, Params, outputs_of
 from ccmcl.objectives import gradient_distance, matched
+from ccmcl.threads import limited, shared_out, side_by_side
 
 Batch = tuple[Tensor, ...]
 """Images, labels, weights and what else a judge wants of each image."""
@@ -115,10 +116,10 @@ class Engine:
         if self.graphs is not None:
             room = capacity(outputs)
             params, batch = widened(params, room), judge.widened(batch, room)
+        blocks = list(self._blocks(batch, judge.net))
         total: Params = {}
         value = batch[0].new_zeros(())
-        for block in self._blocks(batch, judge.net):
-            part, loss = self.run(function, params, *block)
+        for part, loss in self._each(function, params, blocks):
             value = value + loss
             if not total:
                 total = part
@@ -147,6 +148,20 @@ class Engine:
     def run(self, function: Any, *arguments: Any) -> Any:
         """Compute a function of tensors, compiled or as it is; it tells by its hash what it computes."""
         return function(*arguments) if self.graphs is None else self.graphs(function, *arguments)
+
+    def _each(self, function: Any, params: Params, blocks: Sequence[Batch]) -> Iterable[Any]:
+        """Compute a function of each block; on the CPU side by side, once it is compiled for all of them."""
+
+        def of(block: Batch) -> Any:
+            return self.run(function, params, *block)
+
+        if blocks[0][0].device.type != "cpu":
+            return map(of, blocks)
+        if self.graphs is not None:
+            with limited(shared_out(len(blocks))[1]):
+                if not all(self.graphs.has(function, params, *block) for block in blocks):
+                    return [of(block) for block in blocks]
+        return side_by_side(of, blocks)
 
     def _blocks(self, batch: Batch, net: ConvNet) -> Iterator[Batch]:
         """Cut a batch into blocks; for compiled graphs they are of two sizes, the last filled up with weight 0."""
