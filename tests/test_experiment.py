@@ -56,6 +56,7 @@ OTHER: dict[str, Any] = {
     "frequencies": 30,
     "lens": "yes",
     "recipe": "strong",
+    "changes": "several",
     "mirrored": "no",
     "outer": 7,
     "inner": 7,

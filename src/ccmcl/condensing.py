@@ -29,7 +29,7 @@ def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -
         return {}
     before = made_room(plan, learner, experience, method).memory
     outputs = plan.outputs(max([*before, *experience.classes]) + 1)
-    style = replace(STRONG, average=0.0, together=False, mirrored=plan.recipe.style.mirrored)
+    style = replace(STRONG, average=0.0, mirrored=plan.recipe.style.mirrored)
     share = len(experience.classes) / len(set(before) | set(experience.classes))
     new = max(1, round(plan.recipe.batch * share))
     pictures = Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), new)

@@ -14,6 +14,7 @@ from typing import Any
 
 from ccmcl.budget import BITS, Budget
 from ccmcl.catalogue import (
+    AMOUNTS,
     ANSWERS,
     CODECS,
     DISTANCES,
@@ -45,6 +46,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "squash": ANSWERS[1:],
     "turned": ANSWERS[1:],
     "lens": ANSWERS[1:],
+    "changes": AMOUNTS,
     "mirrored": ANSWERS,
 }
 FEWEST_FREQUENCIES, MOST_FREQUENCIES = 32, 256
@@ -119,6 +121,7 @@ class Experiment:
     updates: int = setting("updates of the memory of a class by features", 300)
     judged: float = setting("weight of the cross-entropy under a trained network, beside the features", 0.1)
     recipe: str = setting("how networks learn: paper (plain SGD), or strong (momentum, changed images, …)", "paper")
+    changes: str = setting("how the strong recipe changes pictures: in one way at a time, or in several at once", "one")
     mirrored: str = setting("pictures mean the same in a mirror: yes, no, or auto (not if they are characters)", "auto")
     outer: int = setting("networks drawn anew while condensing a class, K")
     inner: int = setting("real batches seen by each such network, T")
@@ -250,7 +253,7 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     ten of its pixels, drawn by the features of several small networks; and networks see no others. Where bytes are
     counted, not numbers, a number takes one.
     """
-    learner = {**paper(shape), "recipe": "strong", "steps": 2000, "rate": 0.03}
+    learner = {**paper(shape), "recipe": "strong", "changes": "several", "steps": 2000, "rate": 0.03}
     if method not in (None, "composite", "condensation"):
         return learner
     few = frequencies(shape)
@@ -274,10 +277,13 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
 
 
 def fast(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool = False) -> dict[str, Any]:
-    """The same within 5 minutes: fewer and smaller networks, and less of everything."""
+    """The same within 5 minutes: fewer and smaller networks, and less of everything.
+
+    With so few steps, pictures that are changed in several ways at once are more than a network can take in.
+    """
     less = {"experts": 2, "expert_steps": 50, "expert_width": 32, "updates": 75, "outer": 1, "steps": 400}
     found = best(shape, method, in_bytes)
-    return found | {"width": 64} | {name: value for name, value in less.items() if name in found}
+    return found | {"width": 64, "changes": "one"} | {name: value for name, value in less.items() if name in found}
 
 
 def frequencies(shape: tuple[int, int, int]) -> int:

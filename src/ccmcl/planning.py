@@ -49,7 +49,10 @@ def plan_of(
             experiment.rate,
         ),
         Recipe(
-            experiment.steps, experiment.batch, experiment.rate, replace(RECIPES[experiment.recipe], mirrored=mirrored)
+            experiment.steps,
+            experiment.batch,
+            experiment.rate,
+            replace(RECIPES[experiment.recipe], mirrored=mirrored, together=experiment.changes == "several"),
         ),
         experiment.seed,
         classes,
