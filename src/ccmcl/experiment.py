@@ -277,7 +277,7 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
 
 
 def fast(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool = False) -> dict[str, Any]:
-    """The same within 5 minutes: fewer and smaller networks, and less of everything.
+    """The same in about 5 minutes: fewer and smaller networks, and less of everything.
 
     With so few steps, pictures that are changed in several ways at once are more than a network can take in.
     """
