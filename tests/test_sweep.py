@@ -250,12 +250,12 @@ def test_what_another_process_does_is_waited_for_and_taken_up_if_it_dies(tmp_pat
 
 
 def test_failed_run_does_not_stop_the_others_and_can_be_tried_again(tmp_path: Path, capsys: Capture) -> None:
-    arguments = ["sweep", "--method=composite,finetune", "--budget=1KiB", "--width=4", "--steps=2", f"--out={tmp_path}"]
+    arguments = ["sweep", "--method=composite,finetune", "--budget=200B", "--width=4", "--steps=2", f"--out={tmp_path}"]
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--workers=1", "--threads=1"])
     assert ended.value.code == 1
     said = capsys.readouterr()
-    assert "failed: digits-composite-1024B-fast-seed0-" in said.out
+    assert "failed: digits-composite-200B-fast-seed0-" in said.out
     assert "smaller than one component per class" in " ".join(said.out.split())
     assert "finished" in said.err
     with pytest.raises(SystemExit):
