@@ -28,6 +28,7 @@ from ccmcl.progress import Reporter, Silent
 from ccmcl.store import Busy, Progress, RunFolder
 from ccmcl.stream import Stream, class_order
 from ccmcl.system import give_back_freed_memory
+from ccmcl.threads import limited
 from ccmcl.workers import Crew, Workers
 
 TELL_SECONDS = 0.1
@@ -161,15 +162,13 @@ class Keeper:
 
     def __call__(self, jobs: Mapping[str, Job]) -> dict[str, State]:
         """Do the jobs, each from its last checkpoint if there is one."""
-        threads = torch.get_num_threads()
-        share = max(1, threads // len(jobs))
+        share = max(1, torch.get_num_threads() // len(jobs))
         if self.workers > 1 and len(jobs) > 1:
             self._side_by_side(jobs, share)
-        torch.set_num_threads(share)
         try:
-            return {name: self._drive(name, job) for name, job in jobs.items()}
+            with limited(share):
+                return {name: self._drive(name, job) for name, job in jobs.items()}
         finally:
-            torch.set_num_threads(threads)
             give_back_freed_memory()
 
     def close(self) -> None:
