@@ -96,6 +96,17 @@ def test_a_compiled_learner_in_double_precision_is_the_naive_one(graphs: Graphs)
         assert (ours[name] - theirs[expected]).abs().max() < 1e-9
 
 
+def test_compiled_logits_are_those_of_the_network(graphs: Graphs) -> None:
+    net = ConvNet(SHAPE, 8)
+    params = net.init(seeded(0), 4, DOUBLE)
+    for count in (3, 40):
+        images = torch.rand(count, *SHAPE, generator=seeded(1), dtype=DOUBLE)
+        found = Engine(graphs=graphs).logits(net, params, images)
+        assert found.shape == (count, 4)
+        assert (found - net(params, images)).abs().max() < 1e-12
+    assert not graphs.failed
+
+
 def test_arguments_that_were_one_tensor_at_first_may_differ_later(graphs: Graphs) -> None:
     one = torch.ones(3)
     assert graphs(torch.sub, one, one).tolist() == [0.0] * 3

@@ -37,6 +37,7 @@ OTHER: dict[str, Any] = {
     "width": 64,
     "precision": "bfloat16",
     "blocks": 2,
+    "widening": 2,
     "ratio": 3.0,
     "reduction": 2,
     "bits": 8,
@@ -55,6 +56,7 @@ OTHER: dict[str, Any] = {
     "distance": "kernel",
     "frequencies": 30,
     "lens": "yes",
+    "continued": "yes",
     "recipe": "strong",
     "changes": "several",
     "mirrored": "no",
@@ -174,6 +176,7 @@ def test_what_is_stored_as_it_is_is_seen_as_it_is(preset: str) -> None:
 def test_what_is_given_goes_before_the_preset(preset: str) -> None:
     rest = {name: value for name, value in OTHER.items() if name not in ("preset", "dataset")}
     rest["reduction"] = 1  # fewer pixels or frequencies, not both
+    rest["labels"] = "hard"  # soft labels, or a network that goes on
     assert Experiment.of(preset=preset, **rest).as_dict() == {**rest, "preset": preset, "dataset": "digits"}
 
 
@@ -261,9 +264,20 @@ def test_name_of_a_long_data_set_still_fits_a_file_system() -> None:
         ({"holdout": -1}, "holdout must not be negative"),
         ({"training": -1}, "training must not be negative"),
         ({"order": 3}, "order must be of type str"),
+        ({"labels": "soft", "continued": "yes"}, "give labels hard or continued no"),
         *[
             ({name: 0}, f"{name} must be at least 1, not 0")
-            for name in ("width", "blocks", "outer", "inner", "matching", "condense_batch", "steps", "batch")
+            for name in (
+                "width",
+                "blocks",
+                "widening",
+                "outer",
+                "inner",
+                "matching",
+                "condense_batch",
+                "steps",
+                "batch",
+            )
         ],
         *[
             ({name: value}, f"{name} must be a positive number")

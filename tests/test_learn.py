@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
-from ccmcl.engine import Batch, Classify, widened
+from ccmcl.engine import Batch, Classify, Engine, widened
 from ccmcl.learn import PLAIN, STRONG, Distil, Shared, Style, Trainer, logits_of
 from ccmcl.loop import drive
 from ccmcl.memory import unit
 from ccmcl.nets import ConvNet, Params
-from ccmcl.sources import Beside, Pictures, Replay, Turned, Varied, WithLogits, distinct, shares
+from ccmcl.sources import Beside, Pictures, Replay, Taught, Turned, Varied, WithLogits, distinct, shares
 
 DOUBLE = torch.float64
 
@@ -90,6 +91,23 @@ def test_distillation_equals_the_formula_written_out() -> None:
     classification = Classify(net)(params, images, labels, weights)
     distillation = by_hand(net(params, images)[-3:], stored, 2.0)
     assert value.item() == pytest.approx(0.4 * classification.item() + 0.6 * distillation, rel=1e-12)
+
+
+def test_what_a_teacher_says_is_kept_beside_the_shares_of_changed_images() -> None:
+    net = ConvNet((1, 8, 8), 4)
+    params, before = net.init(seeded(0), 4), net.init(seeded(1), 2)
+    images = torch.rand(6, 1, 8, 8, generator=seeded(2))
+    varied = Varied(Replay(images, torch.arange(6) % 4, 12, weighting=False), 4, mirrored=False)
+    source = Taught(varied, 4, partial(Engine().logits, net, before), 0.75, 2.0)
+    drawn = source.draw(seeded(3))
+    seen, shared, weights = varied.take(drawn)
+    judge = Distil(net, 2.0)
+    found = judge(params, *source.take(drawn))
+    distillation = by_hand(net(params, seen).double(), list(net(before, seen).double()), 2.0)
+    expected = 0.25 * Shared(net)(params, seen, shared, weights).item() + 0.75 * 2.0 * distillation
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+    wide = judge.widened(source.take(drawn), 6)
+    assert torch.allclose(judge(widened(params, 6), *wide), found)
 
 
 def test_distillation_has_finite_gradients_where_classes_were_unknown() -> None:

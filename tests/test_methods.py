@@ -17,7 +17,7 @@ from ccmcl.distribution import Distribution
 from ccmcl.learn import RECIPES, Recipe
 from ccmcl.loop import Job, State, drive
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels
-from ccmcl.methods import METHODS, everything, plan_steps
+from ccmcl.methods import METHODS, begins_anew, everything, plan_steps
 from ccmcl.nets import ConvNet, outputs_of
 from ccmcl.plan import COUNTS, Learner, Plan, Shape
 from ccmcl.stream import Experience, Stream
@@ -106,6 +106,41 @@ def test_rehearsal_goes_on_with_its_network_and_joint_begins_anew() -> None:
         assert same(one, two) is not goes_on
 
 
+@pytest.mark.parametrize("method", ["composite", "condensation"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_network_that_goes_on_learns_from_pictures_and_memory_and_itself(method: str, recipe: str) -> None:
+    plan = replace(PLAN, continued=True, recipe=Recipe(10, 32, 0.05, RECIPES[recipe]))
+    first = met(method, plan, experiences=1)[0]
+    experience = stream()[1]
+
+    def after(learner: Learner = first, experience: Experience = experience) -> dict[str, torch.Tensor]:
+        return METHODS[method].meet(plan, learner, experience, drive).params or {}
+
+    usual = after()
+    assert outputs_of(usual) == 4
+    assert same(usual, after())
+    other = {name: tensor + 0.1 for name, tensor in (first.params or {}).items()}
+    assert not same(usual, after(replace(first, params=other)))
+    darker = replace(experience, pixels=experience.pixels // 2)
+    assert not same(usual, after(experience=darker))
+    swapped = Memory({0: first.memory[1], 1: first.memory[0]})
+    assert not same(usual, after(replace(first, memory=swapped)))
+
+
+def test_a_network_that_goes_on_forgets_less_than_one_that_is_not_taught() -> None:
+    strong = replace(PLAN, continued=True, recipe=Recipe(60, 32, 0.05))
+    first = met("condensation", strong, experiences=1)[0]
+    alone = met("finetune", strong)[1].params
+    kept = METHODS["condensation"].meet(strong, first, stream()[1], drive).params
+    old = stream()[0]
+
+    def right(params: dict[str, torch.Tensor] | None) -> float:
+        found = strong.net(params or {}, old.pixels.float() / 255).argmax(1)
+        return (found == old.labels).double().mean().item()
+
+    assert right(kept) > right(alone) + 0.5
+
+
 def test_bic_corrects_the_newest_classes_alone_and_helps_on_the_buffer() -> None:
     plan = replace(PLAN, recipe=Recipe(150, 32, 0.05))
     first, second = met("bic", plan)
@@ -162,14 +197,17 @@ def test_the_learner_sees_nothing_but_the_memory(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("objective", ["gradient", "distribution"])
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("soft", [False, True])
-def test_the_steps_that_are_announced_are_taken(method: str, objective: str, recipe: str, soft: bool) -> None:
+@pytest.mark.parametrize(("soft", "continued"), [(False, False), (True, False), (False, True)])
+def test_the_steps_that_are_announced_are_taken(
+    method: str, objective: str, recipe: str, soft: bool, continued: bool
+) -> None:
     plan = replace(
         PLAN,
         recipe=Recipe(5, 8, 0.01, RECIPES[recipe]),
         objective=objective,
         shape=Shape(soft=soft, bits=8, start="typical"),
         distribution=Distribution(2, 3, 2, 8),
+        continued=continued,
     )
     taken = dict[str, int]()
 
@@ -183,7 +221,7 @@ def test_the_steps_that_are_announced_are_taken(method: str, objective: str, rec
     for index in range(2):
         learner = METHODS[method].meet(plan, learner, stream()[index], counting)
     assert taken == plan_steps(method, plan, ((0, 1), (2, 3)))
-    if recipe == "strong" and METHODS[method].anew:
+    if recipe == "strong" and begins_anew(plan, method):
         assert taken["learn"] == 1 + 2  # two of ten classes, then four
     taken.clear()
     again = replace(stream()[0], index=2)
@@ -192,11 +230,13 @@ def test_the_steps_that_are_announced_are_taken(method: str, objective: str, rec
 
 
 @pytest.mark.parametrize("method", ["composite", "condensation", "rehearsal", "bic", "joint"])
-def test_a_class_that_comes_again_is_remembered_from_new_and_old(method: str) -> None:
-    first = met(method, experiences=1)[0]
+@pytest.mark.parametrize("continued", [False, True])
+def test_a_class_that_comes_again_is_remembered_from_new_and_old(method: str, continued: bool) -> None:
+    plan = replace(PLAN, continued=continued)
+    first = met(method, plan, experiences=1)[0]
     digits = stream()[0]
     again = Experience(1, (0,), digits.of_class(0)[:5], torch.zeros(5, dtype=torch.int64))
-    learner = METHODS[method].meet(PLAN, first, again, drive)
+    learner = METHODS[method].meet(plan, first, again, drive)
     assert list(learner.memory) == [0, 1]
     assert learner.params is not None
     assert outputs_of(learner.params) == 2

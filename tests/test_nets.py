@@ -54,22 +54,24 @@ def sequential(params: Params, blocks: int) -> nn.Sequential:
 
 
 @pytest.mark.parametrize(
-    ("shape", "width", "blocks", "features"),
+    ("shape", "width", "widening", "blocks", "features"),
     [
-        ((1, 28, 28), 128, 3, 128 * 3 * 3),
-        ((3, 32, 32), 128, 3, 128 * 4 * 4),
-        ((1, 8, 8), 16, 2, 16 * 2 * 2),
-        ((1, 4, 4), 5, 1, 5 * 2 * 2),
-        ((3, 64, 64), 8, 3, 8 * 8 * 8),
-        ((2, 9, 17), 6, 2, 6 * 2 * 4),
-        ((4, 64, 5), 3, 1, 3 * 32 * 2),
-        ((1, 7, 7), 4, 1, 4 * 3 * 3),
+        ((1, 28, 28), 128, 1, 3, 128 * 3 * 3),
+        ((3, 32, 32), 128, 1, 3, 128 * 4 * 4),
+        ((3, 32, 32), 8, 2, 3, 32 * 4 * 4),
+        ((1, 8, 8), 16, 1, 2, 16 * 2 * 2),
+        ((1, 8, 8), 5, 3, 2, 15 * 2 * 2),
+        ((1, 4, 4), 5, 1, 1, 5 * 2 * 2),
+        ((3, 64, 64), 8, 1, 3, 8 * 8 * 8),
+        ((2, 9, 17), 6, 1, 2, 6 * 2 * 4),
+        ((4, 64, 5), 3, 1, 1, 3 * 32 * 2),
+        ((1, 7, 7), 4, 2, 1, 4 * 3 * 3),
     ],
 )
 def test_the_convnet_is_the_same_network_built_of_torch_layers(
-    shape: Shape, width: int, blocks: int, features: int
+    shape: Shape, width: int, widening: int, blocks: int, features: int
 ) -> None:
-    net = ConvNet(shape, width)
+    net = ConvNet(shape, width, widening=widening)
     params = shaken(net.init(seeded(), 7, torch.float64))
     images = pictures(4, shape)
     assert (net.blocks, net.features) == (blocks, features)
@@ -119,10 +121,10 @@ def test_pictures_smaller_than_four_by_four_are_refused(height: int, width: int)
     )
 
 
-@pytest.mark.parametrize(("width", "blocks"), [(0, 3), (-1, 3), (8, 0)])
-def test_a_network_of_nothing_is_refused(width: int, blocks: int) -> None:
-    with pytest.raises(InputError, match=f"at least 1, not {width}, {blocks}"):
-        ConvNet((1, 8, 8), width, blocks)
+@pytest.mark.parametrize(("width", "blocks", "widening"), [(0, 3, 1), (-1, 3, 1), (8, 0, 1), (8, 3, 0)])
+def test_a_network_of_nothing_is_refused(width: int, blocks: int, widening: int) -> None:
+    with pytest.raises(InputError, match=f"at least 1, not {width}, {blocks}, {widening}"):
+        ConvNet((1, 8, 8), width, blocks, widening=widening)
 
 
 @given(st.integers(0, 1000), st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(2, 9), st.integers(1, 9)))

@@ -33,9 +33,10 @@ def counted(net: ConvNet, images: int, matching: bool) -> int:
 
 
 @pytest.mark.parametrize("shape", [(4, 16, 16), (5, 9, 12)])
+@pytest.mark.parametrize("widening", [1, 2])
 @pytest.mark.parametrize("matching", [False, True])
-def test_the_count_of_an_image_is_what_is_computed(shape: tuple[int, int, int], matching: bool) -> None:
-    net = ConvNet(shape, 8)
+def test_the_count_of_an_image_is_what_is_computed(shape: tuple[int, int, int], widening: int, matching: bool) -> None:
+    net = ConvNet(shape, 8, widening=widening)
     passes = work.MATCHING if matching else work.GRADIENT
     expected = 3 * work.per_image(net, OUTPUTS, passes)
     convolutions = expected - 3 * passes[1] * work.layers(net, OUTPUTS)[-1]
@@ -52,3 +53,4 @@ def test_an_inner_iteration_is_the_sum_of_its_parts() -> None:
     both = work.inner_iteration(net, 10, settings, 4, 0) + work.inner_iteration(net, 10, settings, 4, 8)
     assert work.condensing(net, 10, settings, 4, groups) == 2 * 500 * both
     assert work.learning(net, 10, Recipe(500, 128, 0.01), [8, 16]) == 500 * 24 * gradient
+    assert work.asking(net, 10, Recipe(500, 128, 0.01), 3) == 3 * 500 * 128 * sum(work.layers(net, 10))

@@ -14,7 +14,7 @@ from ccmcl.catalogue import COMPILE, DEVICES
 from ccmcl.compiling import Graphs, has_compiler
 from ccmcl.engine import Engine
 from ccmcl.errors import InputError, nearest
-from ccmcl.methods import METHODS
+from ccmcl.methods import begins_anew
 from ccmcl.plan import COUNTS, Plan
 
 log = logging.getLogger("ccmcl")
@@ -97,7 +97,7 @@ def operations(plan: Plan, method: str, groups: Sequence[Sequence[int]]) -> tupl
     classes = sum(map(len, groups))
     outputs, batch = plan.outputs(classes), plan.recipe.batch
     limit, seen = COUNTS.get(method), [sum(map(len, groups[: i + 1])) for i in range(len(groups))]
-    steps = [plan.steps(known) if METHODS[method].anew else plan.recipe.steps for known in seen]
+    steps = [plan.steps(known) if begins_anew(plan, method) else plan.recipe.steps for known in seen]
 
     def learning(images: Sequence[int]) -> int:
         recipes = [replace(plan.recipe, steps=count) for count in steps]
@@ -107,8 +107,10 @@ def operations(plan: Plan, method: str, groups: Sequence[Sequence[int]]) -> tupl
         return learning([batch] * len(groups)), 0
     count = limit(plan, plan.sharing(classes))
     images = images_of(count, plan.ratio) if method == "composite" else count
-    whole = plan.recipe.style.varied
+    whole = plan.recipe.style.varied or plan.continued
     learned = learning([batch if whole else min(batch, images * known) for known in seen])
+    if plan.continued:
+        learned += work.asking(plan.net, outputs, plan.recipe, len(groups) - 1)
     trained = replace(plan.recipe, steps=plan.experts * plan.distribution.expert_steps)
     experts = work.learning(plan.expert, outputs, trained, [batch] * len(groups))
     if plan.objective == "distribution":

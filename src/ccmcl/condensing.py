@@ -14,7 +14,7 @@ from ccmcl.condense import Condenser
 from ccmcl.distribution import Courses, Matcher
 from ccmcl.learn import STRONG, Shared, Trainer
 from ccmcl.loop import State, generator_for, placed
-from ccmcl.memory import Composite, Exemplars, Learned, Pixels, Remembered, formed, unit
+from ccmcl.memory import Composite, Exemplars, Learned, Memory, Pixels, Remembered, formed, unit
 from ccmcl.plan import COUNTS, Learner, Plan, made_room
 from ccmcl.sources import Beside, Pictures, Replay, Source, Turned, Varied, directions, distinct
 from ccmcl.stream import Experience
@@ -30,14 +30,7 @@ def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -
     before = made_room(plan, learner, experience, method).memory
     outputs = plan.outputs(max([*before, *experience.classes]) + 1)
     style = replace(STRONG, average=0.0, mirrored=plan.recipe.style.mirrored)
-    share = len(experience.classes) / len(set(before) | set(experience.classes))
-    new = max(1, round(plan.recipe.batch * share))
-    pictures = Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), new)
-    source: Source = pictures
-    if share < 1:
-        images, labels = before.images().to(plan.device), before.labels().to(plan.device)
-        source = Beside(pictures, Replay(images, labels, max(1, plan.recipe.batch - new), weighting=False), share)
-    source = Varied(source, outputs, style.mirrored)
+    source: Source = Varied(balanced(plan, before, experience), outputs, style.mirrored)
     if plan.distribution.turned:
         source, outputs = Turned(source), outputs * directions(*plan.expert.shape[1:])
     return {
@@ -53,6 +46,17 @@ def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -
         )
         for number in range(plan.experts)
     }
+
+
+def balanced(plan: Plan, memory: Memory, experience: Experience) -> Source:
+    """Make batches of the pictures at hand beside what is remembered, about as much of every class."""
+    share = len(experience.classes) / len(set(memory) | set(experience.classes))
+    new = max(1, round(plan.recipe.batch * share))
+    pictures = Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), new)
+    if share == 1:
+        return pictures
+    images, labels = memory.images().to(plan.device), memory.labels().to(plan.device)
+    return Beside(pictures, Replay(images, labels, max(1, plan.recipe.batch - new), weighting=False), share)
 
 
 def courses(jobs: Mapping[str, Trainer], states: Mapping[str, State], plan: Plan) -> Courses:

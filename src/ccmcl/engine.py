@@ -69,6 +69,17 @@ class Classify:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """The logits of images."""
+
+    net: ConvNet
+
+    def __call__(self, params: Params, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n k"]:
+        """Compute them."""
+        return self.net(params, images)
+
+
+@dataclass(frozen=True)
 class Gradient:
     """The gradient of a loss by all parameters, and the loss."""
 
@@ -144,6 +155,15 @@ class Engine:
         blocks = self._blocks(batch, net)
         rows = [self.run(function, params, *(part.contiguous() for part in block)) for block in blocks]
         return torch.cat(rows)[: len(images)]
+
+    @torch.no_grad()
+    def logits(self, net: ConvNet, params: Params, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n k"]:
+        """Compute logits, block by block."""
+        outputs = outputs_of(params)
+        if self.graphs is not None:
+            params = widened(params, capacity(outputs))
+        rows = self._each(Answer(net), params, list(self._blocks((images,), net)))
+        return torch.cat(list(rows))[: len(images), :outputs]
 
     def run(self, function: Any, *arguments: Any) -> Any:
         """Compute a function of tensors, compiled or as it is; it tells by its hash what it computes."""

@@ -46,6 +46,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "squash": ANSWERS[1:],
     "turned": ANSWERS[1:],
     "lens": ANSWERS[1:],
+    "continued": ANSWERS[1:],
     "changes": AMOUNTS,
     "mirrored": ANSWERS,
 }
@@ -60,6 +61,7 @@ BY_GRADIENT = ("outer", "inner", "matching", "training")
 POSITIVE = (
     "width",
     "blocks",
+    "widening",
     "outer",
     "inner",
     "matching",
@@ -99,6 +101,7 @@ class Experiment:
     holdout: int = setting("evaluate on this many training images held out, leaving the test set unseen", 0)
     width: int = setting("filters of each convolution", 128)
     blocks: int = setting("blocks of the network (small pictures have room for fewer)", 3)
+    widening: int = setting("each block has so many times the filters of the one before", 1)
     precision: str = setting("numbers that convolutions compute with: float32 or bfloat16", "float32")
     ratio: float = setting("images per component, Q/P", 2.0)
     reduction: int = setting("what is stored has 1/this of the resolution; images are enlarged from it", 1)
@@ -120,6 +123,11 @@ class Experiment:
     turned: str = setting("these networks also tell in what direction a picture is turned: yes or no", "no")
     updates: int = setting("updates of the memory of a class by features", 300)
     judged: float = setting("weight of the cross-entropy under a trained network, beside the features", 0.1)
+    continued: str = setting(
+        "learned memories: the network goes on, with new pictures beside the memory, and keeps to what it was; "
+        "or a new one learns from the memory alone: yes or no",
+        "no",
+    )
     recipe: str = setting("how networks learn: paper (plain SGD), or strong (momentum, changed images, …)", "paper")
     changes: str = setting("how the strong recipe changes pictures: in one way at a time, or in several at once", "one")
     mirrored: str = setting("pictures mean the same in a mirror: yes, no, or auto (not if they are characters)", "auto")
@@ -186,6 +194,11 @@ class Experiment:
             raise InputError("What is learned has fewer pixels (reduction) or some frequencies, not both.")
         if self.lens == "yes" and not self.frequencies:
             raise InputError("The setting lens needs to know how many frequencies networks see: give frequencies.")
+        if self.labels == "soft" and self.continued == "yes":
+            raise InputError(
+                "A network that goes on is told by itself what images are taken for, not by soft labels: "
+                "give labels hard or continued no."
+            )
         if not 0 <= self.judged <= sys.float_info.max:
             raise InputError(f"The setting judged must not be negative ({self.judged}).")
         object.__setattr__(self, "judged", float(self.judged))

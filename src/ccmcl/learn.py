@@ -144,10 +144,10 @@ def fallen(done: int, total: int) -> float:
 
 @dataclass(frozen=True)
 class Distil:
-    """Judges by the classification and by how well stored logits are kept, weighed by ``weights`` and ``keep``.
+    """Judges by the classification and by how well given logits are kept, weighed by ``weights`` and ``keep``.
 
-    Each stored example has logits for the classes known when it was stored; ``known`` is 1 for them, and the
-    softmax at the given temperature runs over those alone.
+    Each image has logits for the classes known when it was judged; ``known`` is 1 for them, and the softmax at the
+    given temperature runs over those alone. An image has one label, or a share of each class.
     """
 
     net: ConvNet
@@ -157,7 +157,7 @@ class Distil:
         self,
         params: Params,
         images: Float[Tensor, "n c h w"],
-        labels: Int64[Tensor, "n"],
+        labels: Int64[Tensor, "n"] | Float[Tensor, "n k"],
         weights: Float[Tensor, "n"],
         logits: Float[Tensor, "n k"],
         known: Float[Tensor, "n k"],
@@ -175,6 +175,7 @@ class Distil:
         """No stored example knows the new outputs."""
         images, labels, weights, logits, known, keep = batch
         more = (0, outputs - logits.shape[1])
+        labels = labels if labels.ndim == 1 else F.pad(labels, more)
         return images, labels, weights, F.pad(logits, more), F.pad(known, more), keep
 
 

@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from ccmcl.condensing import as_eight_bit, as_pixels, condensers, courses, experts, taken_for
+from ccmcl.condensing import as_eight_bit, as_pixels, balanced, condensers, courses, experts, taken_for
 from ccmcl.engine import Batch, Classify, Judge
 from ccmcl.forms import reduced
 from ccmcl.learn import Distil, Shared, Trainer, logits_of
-from ccmcl.loop import Drive, checked, generator_for, section
+from ccmcl.loop import Drive, checked, generator_for, placed, section
 from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, unit
 from ccmcl.nets import Params
 from ccmcl.plan import COUNTS, Learner, Plan, fitted, made_room
-from ccmcl.sources import Beside, Pictures, Replay, Source, Varied, WithLogits, distinct, shares
+from ccmcl.sources import Beside, Pictures, Replay, Source, Taught, Varied, WithLogits, distinct, shares
 from ccmcl.stream import Experience
 
 Meet = Callable[[Plan, Learner, Experience, Drive], Learner]
@@ -146,7 +146,14 @@ def _condense_and_learn(plan: Plan, learner: Learner, experience: Experience, dr
                 learned, targets=taken_for(plan, trained, learned, max([*memory, *experience.classes]) + 1)
             )
         memory = memory.plus(jobs[name].label, learned)
+    if plan.continued:
+        return Learner(memory, _carry_on(plan, made_room(plan, learner, experience, method), experience, drive))
     return Learner(memory, _learn(plan, experience, drive, max(memory) + 1, _replay(plan, memory, plan.recipe.batch)))
+
+
+def begins_anew(plan: Plan, method: str) -> bool:
+    """Say whether a method trains a new network in every experience."""
+    return METHODS[method].anew and not (plan.continued and METHODS[method].condenses)
 
 
 def _replay(plan: Plan, memory: Memory, batch: int) -> Replay:
@@ -179,12 +186,18 @@ def _train(
     index: int,
     drive: Drive,
     outputs: int,
+    taught: Callable[[Source], tuple[Source, Judge]] | None = None,
 ) -> Params:
-    """Train a network from a start to tell so many classes apart, in the experience of this index."""
+    """Train a network from a start to tell so many classes apart, in the experience of this index.
+
+    ``taught`` adds what a teacher says of the images, and how that is judged.
+    """
     style = plan.recipe.style
     if style.varied:
         source = Varied(source, outputs, style.mirrored, style.together)
         judge = Shared(plan.net) if isinstance(judge, Classify) else judge
+    if taught is not None:
+        source, judge = taught(source)
     job = Trainer(
         start,
         source,
@@ -197,6 +210,26 @@ def _train(
     )
     name = f"learn {index}"
     return checked(job.finish(drive({name: job})[name]), "the network")
+
+
+def _carry_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Params:
+    """Train the network on, on new pictures beside what is remembered, and keep to what it was.
+
+    That counts for as much as the classes that the experience does not bring are of all.
+    """
+    old, outputs = learner.params, max([learner.seen - 1, *experience.classes]) + 1
+    others = set(learner.memory) - set(experience.classes)
+    weight = len(others) / len(others | set(experience.classes))
+
+    def start(generator: Generator) -> Params:
+        return plan.net.init(generator, outputs) if old is None else plan.net.grow(old, outputs, generator)
+
+    def taught(source: Source) -> tuple[Source, Judge]:
+        judge, answers = Distil(plan.net), partial(plan.engine.logits, plan.net, placed(old or {}, plan.device))
+        return Taught(source, outputs, answers, weight, judge.temperature), judge
+
+    source, judge = balanced(plan, learner.memory, experience), Classify(plan.net)
+    return _train(plan, start, source, judge, experience.index, drive, outputs, taught if old else None)
 
 
 def _go_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive, keep_logits: bool = False) -> Params:
@@ -315,7 +348,7 @@ class Answers:
 def plan_steps(method: str, plan: Plan, groups: tuple[tuple[int, ...], ...], seen: int = 0) -> dict[str, int]:
     """Count the steps of each kind of work that a stream takes after the classes ``seen``, to estimate the time."""
     known = [max(seen, *(label + 1 for label in group)) for group in groups]
-    anew = METHODS[method].anew
+    anew = begins_anew(plan, method)
     learning = {"learn": sum(plan.steps(count) if anew else plan.recipe.steps for count in known)}
     if METHODS[method].condenses:
         each, trained = plan.condensation.outer * plan.condensation.inner, {}

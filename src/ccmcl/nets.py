@@ -48,6 +48,8 @@ class ConvNet:
     """take away each image's mean colour first, so that the padding of its edge is of that colour"""
     frequencies: Frequencies | None = None
     """see these of an image, and nothing else of it"""
+    widening: int = 1
+    """each block has so many times the filters of the one before"""
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -57,8 +59,11 @@ class ConvNet:
                 f"Pictures of {self.shape[1]}×{self.shape[2]} pixels are too small for the network: "
                 f"it needs at least {SMALLEST}×{SMALLEST}. Enlarge them first."
             )
-        if self.width < 1 or self.max_blocks < 1:
-            raise InputError(f"A network needs width and blocks of at least 1, not {self.width}, {self.max_blocks}.")
+        if min(self.width, self.max_blocks, self.widening) < 1:
+            raise InputError(
+                "A network needs width, blocks and widening of at least 1, "
+                f"not {self.width}, {self.max_blocks}, {self.widening}."
+            )
 
         if sum(math.prod(shape) for shape in self.shapes(1).values()) > MOST_PARAMETERS:
             raise InputError(f"A network of width {self.width} does not fit into memory: give a smaller width.")
@@ -75,16 +80,21 @@ class ConvNet:
     @property
     def features(self) -> int:
         """The number of values that reach the linear layer."""
-        return self.width * (self.shape[1] >> self.blocks) * (self.shape[2] >> self.blocks)
+        return self.filters(self.blocks - 1) * (self.shape[1] >> self.blocks) * (self.shape[2] >> self.blocks)
+
+    def filters(self, block: int) -> int:
+        """The number of filters of a block's convolution."""
+        return self.width * int(self.widening**block)
 
     def shapes(self, outputs: int) -> dict[str, tuple[int, ...]]:
         """The shape of every parameter, by name."""
         shapes: dict[str, tuple[int, ...]] = {}
         channels = self.shape[0]
         for block in range(self.blocks):
-            shapes[f"conv{block}.weight"] = (self.width, channels, 3, 3)
-            shapes |= {f"norm{block}.{leaf}": (self.width,) for leaf in ("scale", "shift")}
-            channels = self.width
+            filters = self.filters(block)
+            shapes[f"conv{block}.weight"] = (filters, channels, 3, 3)
+            shapes |= {f"norm{block}.{leaf}": (filters,) for leaf in ("scale", "shift")}
+            channels = filters
         return shapes | {"head.weight": (outputs, self.features), "head.bias": (outputs,)}
 
     def init(self, generator: Generator, outputs: int, dtype: torch.dtype = torch.float32) -> Params:

@@ -69,6 +69,8 @@ class Plan:
     shape: Shape = Shape()
     objective: str = "gradient"
     distribution: Distribution = Distribution()  # noqa: RUF009
+    continued: bool = False
+    """a network that learns from a learned memory goes on, with new pictures beside it"""
 
     @property
     def experts(self) -> int:

@@ -35,6 +35,7 @@ def plan_of(
             experiment.precision,
             centred=experiment.recipe == "strong",
             frequencies=few if experiment.lens == "yes" else None,
+            widening=experiment.widening,
         ),
         Budget.parse(experiment.budget),
         experiment.ratio,
@@ -79,6 +80,7 @@ def plan_of(
             experiment.distance,
             experiment.expert_width,
         ),
+        continued=experiment.continued == "yes",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -221,6 +222,40 @@ class Turned:
             other = images.rot90(4 // ways * way, (2, 3))
             turned = torch.where((which == way)[:, None, None, None], other, turned)
         return turned, (F.one_hot(which, ways)[:, :, None] * targets[:, None, :]).flatten(1), weights
+
+
+@dataclass(frozen=True)
+class Taught:
+    """Batches of another source, and with them what a ``teacher`` says of the images: logits of the classes it knows.
+
+    ``weight`` goes to keeping these, the rest to classifying. Keeping counts ``temperature`` times: a softmax at that
+    temperature has a derivative so much smaller.
+    """
+
+    source: Source
+    outputs: int
+    teacher: Callable[[Tensor], Tensor]
+    weight: float
+    temperature: float
+
+    @property
+    def count(self) -> int:
+        """The images of a batch."""
+        return self.source.count
+
+    def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
+        """Draw for the other source."""
+        return self.source.draw(generator)
+
+    def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
+        """Return images, shares, weights, logits, which of those count, and the weight of keeping them."""
+        images, labels, weights = self.source.take(drawn)
+        targets, logits = shares(labels, self.outputs, images), self.teacher(images)
+        known = torch.zeros_like(targets)
+        known[:, : logits.shape[1]] = 1
+        logits = F.pad(logits, (0, self.outputs - logits.shape[1]))
+        keep = self.temperature * self.weight * weights
+        return images, targets, (1 - self.weight) * weights, logits, known, keep
 
 
 def directions(height: int, width: int) -> int:

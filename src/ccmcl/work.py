@@ -29,9 +29,10 @@ def layers(net: ConvNet, outputs: int) -> list[int]:
     """
     channels, height, width = net.shape
     counts = []
-    for _ in range(net.blocks):
-        counts.append(2 * 9 * channels * net.width * height * width)
-        channels, height, width = net.width, height // 2, width // 2
+    for block in range(net.blocks):
+        filters = net.filters(block)
+        counts.append(2 * 9 * channels * filters * height * width)
+        channels, height, width = filters, height // 2, width // 2
     return [*counts, 2 * net.features * outputs]
 
 
@@ -70,3 +71,8 @@ def matching(net: ConvNet, outputs: int, settings: Distribution, images: int, cl
 def learning(net: ConvNet, outputs: int, recipe: Recipe, distinct: Sequence[int]) -> int:
     """Count the training of a network in each experience, with so many distinct images in a batch."""
     return sum(recipe.steps * count * per_image(net, outputs, GRADIENT) for count in distinct)
+
+
+def asking(net: ConvNet, outputs: int, recipe: Recipe, times: int) -> int:
+    """Count what a teacher is asked for every image, in so many experiences."""
+    return times * recipe.steps * recipe.batch * per_image(net, outputs, FORWARD)
