@@ -157,8 +157,8 @@ def test_settings_that_a_preset_has_no_use_for_are_not_passed_over(name: str) ->
 def test_networks_that_show_the_way_may_be_smaller() -> None:
     made = Experiment.of(dataset="mnist", preset="best")
     plan = plan_of(made, SHAPES["mnist"], 10)
-    assert (plan.net.width, plan.expert.width) == (128, 64)
-    assert dataclasses.replace(plan.expert, width=128) == plan.net
+    assert (plan.net.width, plan.expert.width) == (64, 32)
+    assert dataclasses.replace(plan.expert, width=64) == plan.net
     alike = plan_of(dataclasses.replace(made, expert_width=0), SHAPES["mnist"], 10)
     assert alike.expert == alike.net
 
@@ -168,7 +168,7 @@ def test_what_is_stored_as_it_is_is_seen_as_it_is(preset: str) -> None:
     for method in METHODS:
         made = Experiment.of(dataset="cifar10", preset=preset, method=method)
         assert made.recipe == "strong"
-        assert (made.frequencies, made.lens) == ((102, "yes") if method in ("composite", "condensation") else (0, "no"))
+        assert (made.frequencies, made.lens) == ((170, "yes") if method in ("composite", "condensation") else (0, "no"))
     assert Experiment.of(dataset="cifar10", preset=preset).method == "condensation"
 
 
