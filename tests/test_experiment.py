@@ -172,6 +172,11 @@ def test_what_is_stored_as_it_is_is_seen_as_it_is(preset: str) -> None:
     assert Experiment.of(dataset="cifar10", preset=preset).method == "condensation"
 
 
+def test_soft_labels_are_for_networks_that_begin_anew() -> None:
+    assert Experiment.of(preset="fast").continued == "yes"
+    assert Experiment.of(preset="fast", labels="soft").continued == "no"
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_what_is_given_goes_before_the_preset(preset: str) -> None:
     rest = {name: value for name, value in OTHER.items() if name not in ("preset", "dataset")}

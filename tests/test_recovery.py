@@ -151,6 +151,10 @@ LONG = {
     "condensation": ["--width=8", "--outer=1", "--inner=6", "--matching=2", "--steps=25"],
     "best": [
         *["--width=8", "--expert-width=4", "--experts=2", "--expert-steps=10", "--updates=15", "--steps=30"],
+        *["--batch=32", "--bits=8"],
+    ],
+    "anew": [
+        *["--width=8", "--expert-width=4", "--experts=2", "--expert-steps=10", "--updates=15", "--steps=30"],
         *["--batch=32", "--bits=8", "--labels=soft"],
     ],
     "rehearsal": ["--width=16", "--steps=80"],
@@ -161,15 +165,14 @@ LONG = {
 
 @pytest.mark.parametrize(
     ("method", "wanted"),
-    [("composite", 20), ("condensation", 5), ("best", 10), ("rehearsal", 5), ("bic", 5), ("joint", 5)],
+    [("composite", 20), ("condensation", 5), ("best", 10), ("anew", 5), ("rehearsal", 5), ("bic", 5), ("joint", 5)],
 )
 def test_killed_at_random_moments_and_resumed_equals_undisturbed(tmp_path: Path, method: str, wanted: int) -> None:
-    settings = ["--preset=best" if method == "best" else f"--method={method}", *LONG[method]]
-    if method != "best":
-        settings.append("--preset=paper")
+    preset = ["--preset=best"] if method in ("best", "anew") else ["--preset=paper", f"--method={method}"]
+    settings = [*preset, *LONG[method]]
     begun = time.monotonic()
     expected = finish(tmp_path / "undisturbed", *settings)
-    learned = method in ("composite", "condensation", "best")
+    learned = method in ("composite", "condensation", "best", "anew")
     absent = {"memory.safetensors"} if method == "joint" else set()
     assert set(expected) == set(OUTCOMES) - absent - (set() if learned else {"forming.safetensors"})
     stretch = 1.6 * (time.monotonic() - begun) / wanted  # so that the kills are spread over most of the run

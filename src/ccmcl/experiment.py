@@ -164,6 +164,8 @@ class Experiment:
             filled = {name: value for name, value in filled.items() if name not in ("frequencies", "lens")}
         elif given.get("frequencies"):
             filled.pop("reduction", None)
+        if given.get("labels") == "soft":  # a network that goes on has no use for them
+            filled.pop("continued", None)
         made = Experiment(**{**filled, **given})
         ignored = [name for name in BY_GRADIENT if name in given]
         if ignored and "objective" not in given and made.objective != "gradient":
