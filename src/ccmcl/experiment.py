@@ -99,7 +99,7 @@ class Experiment:
     order: str = setting("order of the classes: ascending, random (by seed), or numbers like 3,1,4", "ascending")
     per_experience: str = setting("classes in each experience: 2, or one number for each like 1,2,7", "2")
     holdout: int = setting("evaluate on this many training images held out, leaving the test set unseen", 0)
-    width: int = setting("filters of each convolution", 128)
+    width: int = setting("filters of each convolution; of the first, where blocks grow wider", 128)
     blocks: int = setting("blocks of the network (small pictures have room for fewer)", 3)
     widening: int = setting("each block has so many times the filters of the one before", 1)
     precision: str = setting("numbers that convolutions compute with: float32 or bfloat16", "float32")
@@ -302,7 +302,7 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
 
 
 def fast(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool = False) -> dict[str, Any]:
-    """The same in about 5 minutes: fewer and smaller networks, and less of everything.
+    """The same, meant for about 5 minutes: fewer and smaller networks, and less of everything.
 
     With so few steps, pictures that are changed in several ways at once are more than a network can take in.
     """
