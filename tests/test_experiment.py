@@ -19,8 +19,10 @@ from ccmcl.compute import operations
 from ccmcl.errors import InputError
 from ccmcl.experiment import PRESETS, Experiment, from_dict
 from ccmcl.methods import METHODS
+from ccmcl.nets import ConvNet
 from ccmcl.plan import COUNTS
 from ccmcl.planning import plan_of
+from ccmcl.residual import ResNet
 from ccmcl.stream import class_order, experience_sizes
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
@@ -35,6 +37,7 @@ OTHER: dict[str, Any] = {
     "per_experience": "5",
     "holdout": 100,
     "width": 64,
+    "network": "residual",
     "precision": "bfloat16",
     "blocks": 2,
     "widening": 2,
@@ -158,7 +161,10 @@ def test_networks_that_show_the_way_may_be_smaller() -> None:
     made = Experiment.of(dataset="mnist", preset="best")
     plan = plan_of(made, SHAPES["mnist"], 10)
     assert (plan.net.width, plan.expert.width) == (64, 32)
-    assert dataclasses.replace(plan.expert, width=64) == plan.net
+    assert isinstance(plan.net, ResNet)
+    assert type(plan.expert) is type(plan.condensing) is ConvNet
+    assert dataclasses.replace(plan.expert, width=64) == plan.condensing
+    assert dataclasses.asdict(plan.condensing) == dataclasses.asdict(plan.net)
     alike = plan_of(dataclasses.replace(made, expert_width=0), SHAPES["mnist"], 10)
     assert alike.expert == alike.net
 

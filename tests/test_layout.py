@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ccmcl
-from ccmcl import catalogue, methods, nets
+from ccmcl import catalogue, methods, nets, planning
 
 SOURCE = Path(__file__).parents[1] / "src" / "ccmcl"
 FILES = {path.stem: path for path in sorted(SOURCE.glob("*.py"))}
@@ -160,6 +160,7 @@ def test_what_only_reads_and_lists_does_not_wait_for_pytorch() -> None:
 
 def test_names_in_the_catalogue_are_the_ones_there_are() -> None:
     assert tuple(methods.METHODS) == catalogue.METHODS
+    assert tuple(planning.NETWORKS) == catalogue.NETWORKS
     assert tuple(nets.PRECISIONS) == catalogue.PRECISIONS
 
 

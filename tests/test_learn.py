@@ -182,6 +182,7 @@ def slope(params: Params, batch: Batch) -> tuple[Params, torch.Tensor]:
         Style(momentum=0.9),
         Style(decay=0.1),
         Style(momentum=0.9, decay=0.1, cosine=True),
+        Style(momentum=0.9, cosine=True, warm=0.4),
         Style(momentum=0.5, average=0.7),
     ],
     ids=str,
@@ -194,11 +195,15 @@ def test_steps_are_those_of_pytorchs_own_optimiser(style: Style) -> None:
 
     leaves = {name: tensor.clone().requires_grad_() for name, tensor in start.items()}
     rule = torch.optim.SGD(leaves.values(), rate, momentum=style.momentum, weight_decay=style.decay)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(rule, total) if style.cosine else None
+    plain = style.cosine and not style.warm
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(rule, total) if plain else None
     generator, mean = torch.Generator().manual_seed(0), {name: tensor.clone() for name, tensor in start.items()}
     draws = [torch.randint(5, (1,), generator=generator) for _ in range(total)]
     for done, drawn in enumerate(draws):
         rule.zero_grad()
+        if style.warm:  # by PyTorch's formula for the cosine, and a line up to it
+            fall = (1 + math.cos(math.pi * done / total)) / 2
+            rule.param_groups[0]["lr"] = rate * fall * min(1.0, (done + 1) / (style.warm * total))
         loss = ((leaves["w"] * drawn.double() - 1) ** 2).sum() + leaves["b"].sum()
         loss.backward()  # type: ignore[no-untyped-call]
         rule.step()

@@ -258,7 +258,7 @@ class _Teller:
 
 def _check_params(plan: Plan, params: Params, classes: int) -> None:
     """Compare the parameters in a file with what the network expects."""
-    expected = plan.net.shapes(classes) | ({"correction": (2, classes)} if "correction" in params else {})
+    expected = plan.net.kept(classes) | ({"correction": (2, classes)} if "correction" in params else {})
     if {name: tuple(tensor.shape) for name, tensor in params.items()} != expected:
         raise InputError("the network does not fit the settings")
     if any(tensor.dtype != torch.float32 for tensor in params.values()):

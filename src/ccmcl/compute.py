@@ -115,4 +115,4 @@ def operations(plan: Plan, method: str, groups: Sequence[Sequence[int]]) -> tupl
     experts = work.learning(plan.expert, outputs, trained, [batch] * len(groups))
     if plan.objective == "distribution":
         return learned, experts + work.matching(plan.expert, outputs, plan.distribution, images, classes)
-    return learned, experts + work.condensing(plan.net, outputs, plan.condensation, images, groups)
+    return learned, experts + work.condensing(plan.condensing, outputs, plan.condensation, images, groups)

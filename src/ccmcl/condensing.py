@@ -112,7 +112,7 @@ def condensers(
             )
             continue
         jobs[name] = Condenser(
-            plan.net,
+            plan.condensing,
             outputs,
             label,
             pixels.to(plan.device),

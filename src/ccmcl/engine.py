@@ -22,6 +22,8 @@ Batch = tuple[Tensor, ...]
 """Images, labels, weights and what else a judge wants of each image."""
 BLOCK_PIXELS = 1 << 15
 """Pixels that are computed at once."""
+MIXED = 64
+"""Images of a batch that are computed at once, about, where they have a part in each other."""
 SHUT = -1e30
 """The bias of an output that no class has yet: it never wins and never learns."""
 
@@ -30,7 +32,8 @@ SHUT = -1e30
 class Judge(Protocol):
     """A loss that is a sum over images, so that the gradient of a batch is the sum of those of its parts.
 
-    It is hashable, and two that are equal compute the same. An image of weight 0 adds nothing.
+    It is hashable, and two that are equal compute the same. An image of weight 0 adds nothing. Where the network mixes
+    the images of a batch, these are the images of a part.
     """
 
     @property
@@ -127,7 +130,7 @@ class Engine:
         if self.graphs is not None:
             room = capacity(outputs)
             params, batch = widened(params, room), judge.widened(batch, room)
-        blocks = list(self._blocks(batch, judge.net))
+        blocks = list(_evenly(batch, MIXED) if judge.net.mixes else self._blocks(batch, judge.net))
         total: Params = {}
         value = batch[0].new_zeros(())
         for part, loss in self._each(function, params, blocks):
@@ -200,8 +203,23 @@ class Engine:
             start += size
 
 
+def _evenly(batch: Batch, size: int) -> Iterator[Batch]:
+    """Deal a batch out into blocks of about a size, and add nothing.
+
+    Batches have new pictures first and remembered ones behind: each block has its share of both.
+    """
+    blocks = max(1, round(len(batch[0]) / size))
+    for first in range(blocks):
+        yield tuple(part[first::blocks].contiguous() for part in batch)
+
+
 def block_size(net: ConvNet) -> int:
-    """Choose how many images are computed at once: as many as fill a core's cache with the first block's output."""
+    """Choose how many images are computed at once: as many as fill a core's cache with the first block's output.
+
+    Where images have a part in each other, that is decided by how well they stand for all.
+    """
+    if net.mixes:
+        return MIXED
     _, height, width = net.shape
     fitting = BLOCK_PIXELS // (height * width)
     return min(256, max(4, 1 << max(0, fitting.bit_length() - 1)))

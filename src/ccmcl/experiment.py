@@ -20,6 +20,7 @@ from ccmcl.catalogue import (
     DISTANCES,
     LABELS,
     METHODS,
+    NETWORKS,
     OBJECTIVES,
     OPTIMISERS,
     PRECISIONS,
@@ -31,11 +32,12 @@ from ccmcl.errors import InputError, nearest
 
 FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
-REVISED = {("recipe", "strong"): 3, ("objective", "distribution"): 3}
+REVISED = {("recipe", "strong"): 4, ("objective", "distribution"): 3}
 """The same for one value of one setting."""
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "method": METHODS,
     "condense_optimiser": OPTIMISERS,
+    "network": NETWORKS,
     "precision": PRECISIONS,
     "objective": OBJECTIVES,
     "distance": DISTANCES,
@@ -99,6 +101,7 @@ class Experiment:
     order: str = setting("order of the classes: ascending, random (by seed), or numbers like 3,1,4", "ascending")
     per_experience: str = setting("classes in each experience: 2, or one number for each like 1,2,7", "2")
     holdout: int = setting("evaluate on this many training images held out, leaving the test set unseen", 0)
+    network: str = setting("plain (blocks of one convolution, as in the paper) or residual (stages of two)", "plain")
     width: int = setting("filters of each convolution; of the first, where blocks grow wider", 128)
     blocks: int = setting("blocks of the network (small pictures have room for fewer)", 3)
     widening: int = setting("each block has so many times the filters of the one before", 1)
@@ -273,10 +276,11 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
         **paper(shape),
         "recipe": "strong",
         "changes": "several",
+        "network": "residual",
         "width": 64,
         "widening": 2,
-        "steps": 1500,
-        "rate": 0.02,
+        "steps": 1300,
+        "rate": 0.05,
     }
     if method not in (None, "composite", "condensation"):
         return learner

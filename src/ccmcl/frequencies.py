@@ -48,12 +48,14 @@ class Frequencies:
         """The numbers that are kept of a picture."""
         return Layout(frequencies=self.count).small(self.shape)
 
-    def basis(self, like: Tensor) -> Float[Tensor, "d s"]:
-        """Lay the cosines out as pictures, one in a row."""
+    def basis(self, like: Tensor, size: tuple[int, int] | None = None) -> Float[Tensor, "d s"]:
+        """Lay the cosines out as pictures, one in a row; of another size, if one is given."""
         channels, height, width = self.shape
         rows, columns = (
-            cosines(side, like)[torch.tensor(which, device=like.device)]
-            for side, which in zip((height, width), lowest(height, width, self.count), strict=True)
+            cosines(made, like)[torch.tensor(which, device=like.device)] * math.sqrt(made / side)
+            for side, made, which in zip(
+                (height, width), size or (height, width), lowest(height, width, self.count), strict=True
+            )
         )
         planes = rows[:, :, None] * columns[:, None, :]
         parts = [
@@ -74,6 +76,25 @@ class Frequencies:
     def through(self, images: Float[Tensor, "*q c h w"]) -> Float[Tensor, "*q c h w"]:
         """Take everything else out of images."""
         return self.images(self.of(images))
+
+    def fits(self, size: tuple[int, int]) -> bool:
+        """Say whether pictures of this size have all these frequencies."""
+        _, height, width = self.shape
+        rows, columns = lowest(height, width, self.count)
+        return max(rows) < size[0] and max(columns) < size[1]
+
+    def resized(self, images: Float[Tensor, "n c h w"], size: tuple[int, int]) -> Float[Tensor, "n c i j"]:
+        """Take everything else out of images, and lay out what is left on fewer pixels; nothing more is lost.
+
+        >>> few, images = Frequencies((1, 8, 8), 6), torch.rand(2, 1, 8, 8)
+        >>> small = few.resized(images, (4, 4))
+        >>> bool((small.mean((2, 3)) - images.mean((2, 3))).abs().max() < 1e-6)
+        True
+        """
+        if not self.fits(size):
+            raise InputError(f"Pictures of {size[0]}×{size[1]} pixels do not have all of {self.count} frequencies.")
+        flat = self.of(images).flatten(-3) @ self.basis(images, size)
+        return flat.reshape(len(images), self.shape[0], *size)
 
 
 @functools.cache

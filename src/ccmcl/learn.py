@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +20,9 @@ from ccmcl.sources import Source
 AHEAD = 50
 """Draws are made for so many steps at a time, so that the device never waits for them."""
 
+MEASURED = 16
+"""Batches that a trained network is measured on, where it has to be."""
+
 UNKNOWN = -1e30
 """Takes a class out of a softmax; finite, so that nothing times it is not a number."""
 
@@ -34,6 +37,8 @@ class Style:
     """pull of all parameters to zero"""
     cosine: bool = False
     """the learning rate falls to zero along a cosine"""
+    warm: float = 0.0
+    """it rises over this share of the steps"""
     average: float = 0.0
     """memory of a running mean of the parameters, which is what comes out"""
     varied: bool = False
@@ -52,7 +57,7 @@ class Style:
 
 
 PLAIN = Style()
-STRONG = Style(momentum=0.9, decay=5e-4, cosine=True, average=0.99, varied=True, growing=True)
+STRONG = Style(momentum=0.9, decay=5e-4, cosine=True, warm=0.1, average=0.99, varied=True, growing=True)
 RECIPES = {"paper": PLAIN, "strong": STRONG}
 
 
@@ -84,6 +89,8 @@ class Trainer:
     generator: Generator
     device: torch.device = CPU
     style: Style = PLAIN
+    settle: Callable[[Params, Iterable[Tensor]], Params] | None = None
+    """adds to the trained parameters what is measured on batches of images"""
 
     def init(self) -> State:
         """Make the parameters to start from."""
@@ -113,7 +120,7 @@ class Trainer:
         """Step against the gradients in the style asked for."""
         style, rate = self.style, self.rate
         if style.cosine:
-            rate *= fallen(done, self.total)
+            rate *= fallen(done, self.total) * risen(done, self.total, style.warm)
         if style.decay:
             gradients = {name: change + style.decay * params[name] for name, change in gradients.items()}
         after: State = {}
@@ -130,7 +137,12 @@ class Trainer:
 
     def finish(self, state: State) -> Params:
         """Take the parameters out of the last state."""
-        return placed(section(state, "average" if self.style.average else "params"), CPU)
+        params = section(state, "average" if self.style.average else "params")
+        if self.settle is not None:
+            generator = resumed(state)
+            draws = (self.source.draw(generator).to(self.device) for _ in range(MEASURED))
+            params = self.settle(params, (self.source.take(drawn)[0] for drawn in draws))
+        return placed(params, CPU)
 
 
 def fallen(done: int, total: int) -> float:
@@ -140,6 +152,15 @@ def fallen(done: int, total: int) -> float:
     [1.0, 0.854, 0.5, 0.146, 0.0]
     """
     return (1 + math.cos(math.pi * done / total)) / 2
+
+
+def risen(done: int, total: int, share: float) -> float:
+    """Say how much there is yet of a learning rate that rises evenly over a share of the steps.
+
+    >>> [risen(done, 20, 0.2) for done in range(6)]
+    [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    """
+    return min(1.0, (done + 1) / max(1.0, share * total))
 
 
 @dataclass(frozen=True)

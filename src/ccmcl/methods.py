@@ -18,6 +18,7 @@ from ccmcl.loop import Drive, checked, generator_for, placed, section
 from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, unit
 from ccmcl.nets import Params
 from ccmcl.plan import COUNTS, Learner, Plan, fitted, made_room
+from ccmcl.residual import ResNet
 from ccmcl.sources import Beside, Pictures, Replay, Source, Taught, Varied, WithLogits, distinct, shares
 from ccmcl.stream import Experience
 
@@ -158,13 +159,18 @@ def begins_anew(plan: Plan, method: str) -> bool:
 
 def _replay(plan: Plan, memory: Memory, batch: int) -> Replay:
     images, labels = memory.images().to(plan.device), memory.labels().to(plan.device)
-    weighting = plan.engine.weighting and not plan.recipe.style.varied
+    weighting = _weighting(plan)
     soft = [kept.tensors()["targets"] for kept in memory.values() if "targets" in kept.tensors()]
     if soft:
         outputs = max(memory) + 1
         taken = torch.cat([shares(part, outputs, images) for part in soft]).to(plan.device)
         labels = (shares(labels, outputs, images) + taken) / 2
     return Replay(images, labels, batch, weighting)
+
+
+def _weighting(plan: Plan) -> bool:
+    """Say whether images that are drawn twice may be computed once: each must be seen as it is, and by itself."""
+    return plan.engine.weighting and not plan.recipe.style.varied and not plan.net.mixes
 
 
 def _learn(plan: Plan, experience: Experience, drive: Drive, outputs: int, source: Source) -> Params:
@@ -207,6 +213,7 @@ def _train(
         generator_for(plan.seed, "learn", index),
         plan.device,
         style,
+        plan.net.measured if isinstance(plan.net, ResNet) else None,
     )
     name = f"learn {index}"
     return checked(job.finish(drive({name: job})[name]), "the network")
@@ -258,8 +265,7 @@ def _with_logits(plan: Plan, new: Pictures, memory: Memory, outputs: int, weight
     lengths = torch.cat([torch.full((len(part),), part.shape[1]) for part in stored])
     known = (torch.arange(outputs) < lengths[:, None]).to(logits)
     images, labels = memory.images().to(plan.device), memory.labels().to(plan.device)
-    weighting = plan.engine.weighting and not plan.recipe.style.varied
-    return WithLogits(new, images, labels, logits, known, new.batch, weight, weighting)
+    return WithLogits(new, images, labels, logits, known, new.batch, weight, _weighting(plan))
 
 
 def _store(

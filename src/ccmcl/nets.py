@@ -86,16 +86,31 @@ class ConvNet:
         """The number of filters of a block's convolution."""
         return self.width * int(self.widening**block)
 
+    @property
+    def mixes(self) -> bool:
+        """In training, what is made of an image depends on the others in its batch."""
+        return False
+
+    def convolutions(self) -> list[tuple[int, int, int]]:
+        """For each convolution, how many channels it takes, how many it makes, and on how many pixels."""
+        channels, height, width = self.shape
+        found = []
+        for block in range(self.blocks):
+            found.append((channels, self.filters(block), height * width))
+            channels, height, width = self.filters(block), height // 2, width // 2
+        return found
+
     def shapes(self, outputs: int) -> dict[str, tuple[int, ...]]:
         """The shape of every parameter, by name."""
         shapes: dict[str, tuple[int, ...]] = {}
-        channels = self.shape[0]
-        for block in range(self.blocks):
-            filters = self.filters(block)
-            shapes[f"conv{block}.weight"] = (filters, channels, 3, 3)
-            shapes |= {f"norm{block}.{leaf}": (filters,) for leaf in ("scale", "shift")}
-            channels = filters
+        for block, (channels, filters, _) in enumerate(self.convolutions()):
+            kernel, scale, shift = block_names(block)
+            shapes |= {kernel: (filters, channels, 3, 3), scale: (filters,), shift: (filters,)}
         return shapes | {"head.weight": (outputs, self.features), "head.bias": (outputs,)}
+
+    def kept(self, outputs: int) -> dict[str, tuple[int, ...]]:
+        """The shape of everything that a trained network consists of, by name."""
+        return self.shapes(outputs)
 
     def init(self, generator: Generator, outputs: int, dtype: torch.dtype = torch.float32) -> Params:
         """Draw new parameters: Glorot-uniform weights, biases 0, norms 1 and 0 (as the authors' program has it)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 
@@ -78,9 +78,14 @@ class Plan:
         return self.distribution.experts if self.objective == "distribution" or self.shape.soft else 0
 
     @property
+    def condensing(self) -> ConvNet:
+        """What the networks are like whose gradients or features are matched: each image by itself, in a few blocks."""
+        return ConvNet(**{field.name: getattr(self.net, field.name) for field in fields(ConvNet)})
+
+    @property
     def expert(self) -> ConvNet:
-        """What these networks are like."""
-        return replace(self.net, width=self.distribution.width or self.net.width)
+        """What those are like that are trained in each experience."""
+        return replace(self.condensing, width=self.distribution.width or self.net.width)
 
     def small(self) -> tuple[int, int, int]:
         """The shape of a picture that is stored smaller."""

@@ -13,6 +13,9 @@ from ccmcl.frequencies import Frequencies
 from ccmcl.learn import RECIPES, Recipe
 from ccmcl.nets import ConvNet
 from ccmcl.plan import Plan, Shape
+from ccmcl.residual import ResNet
+
+NETWORKS: dict[str, type[ConvNet]] = {"plain": ConvNet, "residual": ResNet}
 
 
 def plan_of(
@@ -28,7 +31,7 @@ def plan_of(
     few = Frequencies(shape, experiment.frequencies) if experiment.frequencies else None
     mirrored = experiment.mirrored == "yes" or (experiment.mirrored == "auto" and not characters(names))
     return Plan(
-        ConvNet(
+        NETWORKS[experiment.network](
             shape,
             experiment.width,
             experiment.blocks,

@@ -27,12 +27,7 @@ def layers(net: ConvNet, outputs: int) -> list[int]:
     >>> [operations // 1_000_000 for operations in layers(ConvNet((1, 28, 28)), 10)]
     [1, 57, 14, 0]
     """
-    channels, height, width = net.shape
-    counts = []
-    for block in range(net.blocks):
-        filters = net.filters(block)
-        counts.append(2 * 9 * channels * filters * height * width)
-        channels, height, width = filters, height // 2, width // 2
+    counts = [2 * 9 * channels * filters * pixels for channels, filters, pixels in net.convolutions()]
     return [*counts, 2 * net.features * outputs]
 
 
