@@ -32,7 +32,7 @@ from ccmcl.errors import InputError, nearest
 
 FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
-REVISED = {("recipe", "strong"): 4, ("objective", "distribution"): 3}
+REVISED = {("recipe", "strong"): 3, ("objective", "distribution"): 3}
 """The same for one value of one setting."""
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "method": METHODS,
@@ -57,6 +57,8 @@ LARGEST_BASIS = 1 << 22
 """numbers that frequencies, laid out as pictures, may take in all"""
 SMALL_SIDE = 64
 """Pictures too large for frequencies are stored with sides of at most this."""
+SMALL_PICTURE = 16
+"""Pictures of at most so many pixels a side have little for a deeper network to find."""
 MOST_IMAGES = 1_000_000
 """for each component"""
 BY_GRADIENT = ("outer", "inner", "matching", "training")
@@ -267,20 +269,21 @@ def paper(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool
 def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool = False) -> dict[str, Any]:
     """Meant for the highest accuracy within 45 minutes on two cores, on a real data set.
 
-    Whatever learns, learns by the strong recipe. What is remembered are a picture's lowest frequencies, one for every
-    six of its pixels, drawn by the features of several small networks; and networks see no others. The network goes on
-    from experience to experience, with new pictures beside the memory. Where bytes are counted, not numbers, a number
-    takes one.
+    Whatever learns, learns by the strong recipe; a residual network, but for small pictures. What is remembered are
+    a picture's lowest frequencies, one for every six of its pixels, drawn by the features of several small
+    networks; and networks see no others. The network goes on from experience to experience, with new pictures
+    beside the memory. Where bytes are counted, not numbers, a number takes one.
     """
+    deep = min(shape[1:]) > SMALL_PICTURE
     learner = {
         **paper(shape),
         "recipe": "strong",
         "changes": "several",
-        "network": "residual",
+        "network": "residual" if deep else "plain",
         "width": 64,
         "widening": 2,
         "steps": 1300,
-        "rate": 0.05,
+        "rate": 0.05 if deep else 0.02,
     }
     if method not in (None, "composite", "condensation"):
         return learner
@@ -310,8 +313,9 @@ def fast(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
 
     With so few steps, pictures that are changed in several ways at once are more than a network can take in.
     """
-    less = {"expert_steps": 50, "expert_width": 16, "updates": 60, "outer": 1, "steps": 300}
     found = best(shape, method, in_bytes)
+    steps = 400 if found["network"] == "residual" else 300
+    less = {"expert_steps": 50, "expert_width": 16, "updates": 60, "outer": 1, "steps": steps}
     return found | {"width": 32, "changes": "one"} | {name: value for name, value in less.items() if name in found}
 
 

@@ -57,7 +57,7 @@ class Style:
 
 
 PLAIN = Style()
-STRONG = Style(momentum=0.9, decay=5e-4, cosine=True, warm=0.1, average=0.99, varied=True, growing=True)
+STRONG = Style(momentum=0.9, decay=5e-4, cosine=True, average=0.99, varied=True, growing=True)
 RECIPES = {"paper": PLAIN, "strong": STRONG}
 
 

@@ -10,11 +10,13 @@ from ccmcl.condense import Condensation
 from ccmcl.distribution import Distribution
 from ccmcl.experiment import Experiment
 from ccmcl.frequencies import Frequencies
-from ccmcl.learn import RECIPES, Recipe
+from ccmcl.learn import RECIPES, Recipe, Style
 from ccmcl.nets import ConvNet
 from ccmcl.plan import Plan, Shape
 from ccmcl.residual import ResNet
 
+WARM = 0.1
+"""The share of its steps over which the learning rate of a residual network rises."""
 NETWORKS: dict[str, type[ConvNet]] = {"plain": ConvNet, "residual": ResNet}
 
 
@@ -56,7 +58,7 @@ def plan_of(
             experiment.steps,
             experiment.batch,
             experiment.rate,
-            replace(RECIPES[experiment.recipe], mirrored=mirrored, together=experiment.changes == "several"),
+            _style(experiment, mirrored),
         ),
         experiment.seed,
         classes,
@@ -85,6 +87,13 @@ def plan_of(
         ),
         continued=experiment.continued == "yes",
     )
+
+
+def _style(experiment: Experiment, mirrored: bool) -> Style:
+    """Choose a style; a network that normalises over batches, which starts out at a high rate, needs time to settle."""
+    style = RECIPES[experiment.recipe]
+    warm = WARM if style.cosine and experiment.network == "residual" else 0.0
+    return replace(style, warm=warm, mirrored=mirrored, together=experiment.changes == "several")
 
 
 def characters(names: Sequence[str]) -> bool:

@@ -15,6 +15,8 @@ from ccmcl.convolution import convolve
 from ccmcl.nets import EPS, PRECISIONS, SMALLEST, ConvNet, Params, block_names
 from ccmcl.tiles import channels_last
 
+LEFT = 3
+"""Pooling leaves at least so many pixels a side."""
 WHOLE = 16
 """Pictures of more pixels a side are pooled before the first stage."""
 
@@ -23,9 +25,10 @@ WHOLE = 16
 class ResNet(ConvNet):
     """A convolution, then stages of two more, the second beside a shortcut; then a mean over pixels and a linear layer.
 
-    Each convolution 3×3 is followed by BatchNorm and ReLU, and each stage begins with average pooling 2×2 as long as
-    that leaves 4×4 pixels. Where the network sees only some frequencies, and half the pixels a side have all of these,
-    it computes on those. An image keeps its mean colour: nothing but the mean colour of all is taken away by the norm.
+    Each convolution 3×3 is followed by BatchNorm and ReLU, and each stage begins with average pooling 2×2 as long
+    as that leaves 3×3 pixels (the first only if pictures have more than 16 a side). Where the network sees only
+    some frequencies, and half the pixels a side have all of these, it computes on those. An image keeps its mean
+    colour: nothing but the mean colour of all is taken away by the norm.
 
     Parameters without measurements, as they are in training, normalise by what is in the batch. ``measured`` adds to
     trained ones the mean and the variance of every channel; with these, an image is judged by itself.
@@ -63,7 +66,7 @@ class ResNet(ConvNet):
 
     def pooled(self, stage: int, size: tuple[int, int]) -> bool:
         """Say whether a stage that is given images of this size makes them smaller."""
-        return min(size) >= 2 * SMALLEST and (stage > 0 or min(size) > WHOLE)
+        return min(size) // 2 >= LEFT and (stage > 0 or min(size) > WHOLE)
 
     def convolutions(self) -> list[tuple[int, int, int]]:
         """For each convolution, how many channels it takes, how many it makes, and on how many pixels."""
