@@ -313,9 +313,8 @@ def fast(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
 
     With so few steps, pictures that are changed in several ways at once are more than a network can take in.
     """
+    less = {"expert_steps": 50, "expert_width": 16, "updates": 60, "outer": 1, "steps": 300}
     found = best(shape, method, in_bytes)
-    steps = 400 if found["network"] == "residual" else 300
-    less = {"expert_steps": 50, "expert_width": 16, "updates": 60, "outer": 1, "steps": steps}
     return found | {"width": 32, "changes": "one"} | {name: value for name, value in less.items() if name in found}
 
 

@@ -140,11 +140,20 @@ class ResNet(ConvNet):
         if names[0] in params:
             mean, variance = (params[name] for name in names)
         else:
-            mean = y.mean((0, 2, 3))
-            variance = (y - mean[:, None, None]).square().mean((0, 2, 3))
+            mean = y.mean((2, 3)).mean(0)
+            variance = (y - of_each(mean, y)).square().mean((2, 3)).mean(0)
             found |= dict(zip(names, (mean, variance), strict=True))
         factor = torch.rsqrt(variance + EPS) * scale
-        return F.relu(y * factor[:, None, None] + (shift - mean * factor)[:, None, None])
+        return F.relu(y * of_each(factor, y) + of_each(shift - mean * factor, y))
+
+
+def of_each(values: Float[Tensor, "c"], images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c 1 1"]:
+    """Lay a number of each channel out for every image.
+
+    What goes back to it is then summed over each image first. Sums over all pixels at once are rounded many times more
+    in compiled code, which adds them up one by one.
+    """
+    return values.expand(len(images), -1)[:, :, None, None]
 
 
 def measurements(layer: int) -> tuple[str, str]:
