@@ -527,11 +527,13 @@ def test_interrupted_call_leaves_the_classifier_as_it_was(
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("budget", ["12", "3/class", "4KiB"])
+@pytest.mark.parametrize(
+    ("budget", "network"), [("12", "plain"), ("12", "residual"), ("3/class", "plain"), ("4KiB", "plain")]
+)
 def test_saved_and_loaded_predicts_and_learns_on_as_if_it_had_not_been(
-    tmp_path: Path, method: str, budget: str
+    tmp_path: Path, method: str, budget: str, network: str
 ) -> None:
-    kept = tiny(budget, method=method, seed=4).partial_fit(*labelled(0, 1)).partial_fit(*labelled(2))
+    kept = tiny(budget, method=method, seed=4, network=network).partial_fit(*labelled(0, 1)).partial_fit(*labelled(2))
     kept.save(tmp_path / "new folder" / "classifier.safetensors")
     loaded = ContinualClassifier.load(str(tmp_path / "new folder" / "classifier.safetensors"))
     x = pictures(0, 1, 2, 3)

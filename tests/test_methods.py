@@ -14,12 +14,13 @@ from ccmcl.condense import Condensation
 from ccmcl.condensing import as_pixels
 from ccmcl.data import load
 from ccmcl.distribution import Distribution
-from ccmcl.learn import RECIPES, Recipe
+from ccmcl.learn import RECIPES, Recipe, Trainer
 from ccmcl.loop import Job, State, drive
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels
 from ccmcl.methods import METHODS, begins_anew, everything, plan_steps
 from ccmcl.nets import ConvNet, outputs_of
 from ccmcl.plan import COUNTS, Learner, Plan, Shape
+from ccmcl.residual import ResNet
 from ccmcl.stream import Experience, Stream
 
 PLAN = Plan(
@@ -51,10 +52,35 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_tells_apart_the_classes_seen(method: str) -> None:
-    for index, learner in enumerate(met(method)):
+@pytest.mark.parametrize("network", [ConvNet, ResNet])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_method_tells_apart_the_classes_seen(method: str, network: type[ConvNet], recipe: str) -> None:
+    """What it keeps of its network is all that the network consists of, and BiC's correction."""
+    plan = replace(PLAN, net=network((1, 8, 8), 8), recipe=Recipe(10, 32, 0.05, RECIPES[recipe]))
+    for index, learner in enumerate(met(method, plan)):
         assert learner.params is not None
         assert outputs_of(learner.params) == 2 * (index + 1)
+        shapes = {name: tuple(tensor.shape) for name, tensor in learner.params.items() if name != "correction"}
+        assert shapes == plan.net.kept(2 * (index + 1))
+
+
+def test_a_network_that_mixes_images_sees_every_draw() -> None:
+    """Weights in the place of images that are drawn twice would leave images of weight 0 a part in the others."""
+    taken = []
+
+    def watching(jobs: Mapping[str, Job]) -> dict[str, State]:
+        for job in jobs.values():
+            if isinstance(job, Trainer):
+                images = job.source.take(job.source.draw(torch.Generator()))[0]
+                taken.extend([job.source.count, len(images)])
+        return drive(jobs)
+
+    plan = replace(PLAN, net=ResNet((1, 8, 8), 8))
+    METHODS["condensation"].meet(plan, Learner(Memory()), stream()[0], watching)
+    assert taken == [32, 32]  # of four images
+    taken.clear()
+    METHODS["condensation"].meet(PLAN, Learner(Memory()), stream()[0], watching)
+    assert taken == [32, 4]
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ LONG = {
     "condensation": ["--width=8", "--outer=1", "--inner=6", "--matching=2", "--steps=25"],
     "best": [
         *["--width=8", "--expert-width=4", "--experts=2", "--expert-steps=10", "--updates=15", "--steps=30"],
-        *["--batch=32", "--bits=8"],
+        *["--batch=32", "--bits=8", "--network=residual"],
     ],
     "anew": [
         *["--width=8", "--expert-width=4", "--experts=2", "--expert-steps=10", "--updates=15", "--steps=30"],
