@@ -287,3 +287,12 @@ def test_trained_it_comes_out_measured_on_pictures_it_was_trained_on() -> None:
     images = pixels.float() / 255
     one_by_one = torch.cat([net(params, image[None]) for image in images]).argmax(1)
     assert (one_by_one == labels).float().mean() > 0.95
+
+
+def test_in_sixteen_bits_it_computes_nearly_the_same() -> None:
+    images = pictures(8, (3, 16, 16)).float()
+    nets = [ResNet((3, 16, 16), 16, precision=precision) for precision in ("float32", "bfloat16")]
+    params = nets[0].init(seeded(), 4)
+    exact, rounded = (net(params, images) for net in nets)
+    assert not torch.equal(exact, rounded)
+    assert (exact - rounded).norm() < 0.05 * exact.norm()
