@@ -157,26 +157,17 @@ def test_settings_that_a_preset_has_no_use_for_are_not_passed_over(name: str) ->
     assert getattr(Experiment.of(**given, method="rehearsal"), name) == 3, "tables give them to every method"
 
 
-@pytest.mark.parametrize("preset", ["fast", "best"])
-@pytest.mark.parametrize("method", [None, *METHODS])
-def test_presets_take_the_deeper_network_for_every_method_but_not_for_small_pictures(
-    preset: str, method: str | None
-) -> None:
-    given = {} if method is None else {"method": method}
-    for shape, network in (
-        ((1, 28, 28), "residual"),
-        ((3, 17, 40), "residual"),
-        ((1, 8, 8), "plain"),
-        ((3, 16, 40), "plain"),
-    ):
-        made = Experiment.of(preset=preset, shape=shape, **given)
-        assert made.network == network
-        style = plan_of(made, shape, 10).recipe.style
-        assert style.warm == (0.1 if network == "residual" else 0.0)
+@pytest.mark.parametrize("recipe", ["paper", "strong"])
+@pytest.mark.parametrize("network", ["plain", "residual"])
+def test_the_rate_of_a_residual_network_rises_first_if_it_falls_later(recipe: str, network: str) -> None:
+    made = Experiment.of(dataset="mnist", preset="paper", recipe=recipe, network=network)
+    plan = plan_of(made, SHAPES["mnist"], 10)
+    assert isinstance(plan.net, ResNet) == (network == "residual")
+    assert plan.recipe.style.warm == (0.1 if (recipe, network) == ("strong", "residual") else 0.0)
 
 
 def test_networks_that_show_the_way_may_be_smaller() -> None:
-    made = Experiment.of(dataset="mnist", preset="best")
+    made = Experiment.of(dataset="mnist", preset="best", network="residual")
     plan = plan_of(made, SHAPES["mnist"], 10)
     assert (plan.net.width, plan.expert.width) == (64, 32)
     assert isinstance(plan.net, ResNet)

@@ -18,8 +18,8 @@ from ccmcl.methods import begins_anew
 from ccmcl.plan import COUNTS, Plan
 
 log = logging.getLogger("ccmcl")
-WORTH_COMPILING = 4e13
-"""Operations from which compiling earns back its time: six or seven minutes of two cores."""
+WORTH_COMPILING = 2e13
+"""Operations from which compiling earns back its time: three or four minutes of two cores."""
 WORTH_WORKERS = 1e11
 """Operations of condensing from which it is worth starting processes."""
 
