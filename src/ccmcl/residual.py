@@ -1,4 +1,4 @@
-"""A deeper network, with shortcuts, that normalises over a batch: it learns more from as many operations."""
+"""A deeper network, with shortcuts, that normalises over a batch."""
 
 from __future__ import annotations
 
