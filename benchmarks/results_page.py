@@ -4,7 +4,8 @@
 
 Each folder below results/ is a study: `published` (the smallest buffers beside the paper's figures), `fast` (the same
 by the preset of a few minutes, on held-out training images), `network` (that with a deeper network), `gentle`
-(and a memory learned more slowly), `optimiser` (which rule reproduces the paper, on such images as well) and `digits` (the embedded set).
+(and a memory learned more slowly), `optimiser` (which rule reproduces the paper, on such images as well) and `digits`
+(the embedded set).
 """
 
 from __future__ import annotations
