@@ -12,29 +12,11 @@ from torch import Tensor, nn
 from ccmcl.errors import InputError
 from ccmcl.nets import ConvNet, Params, instance_norm, outputs_of
 from ccmcl.tiles import channels_last
-
-Shape = tuple[int, int, int]
+from drawn import Shape, pictures, seeded, shaken
 
 
 def same(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def pictures(count: int, shape: Shape, seed: int = 0) -> Tensor:
-    return torch.rand(count, *shape, generator=seeded(seed), dtype=torch.float64)
-
-
-def shaken(params: Params, seed: int = 0) -> Params:
-    """Move every parameter off its start, so that biases and norms have a say."""
-    generator = seeded(seed)
-    return {
-        name: tensor + 0.3 * torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
-        for name, tensor in params.items()
-    }
 
 
 def sequential(params: Params, blocks: int) -> nn.Sequential:

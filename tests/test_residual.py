@@ -19,25 +19,7 @@ from ccmcl.loop import drive
 from ccmcl.nets import Params
 from ccmcl.residual import ResNet
 from ccmcl.sources import Pictures
-
-Shape = tuple[int, int, int]
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def pictures(count: int, shape: Shape, seed: int = 0) -> Tensor:
-    return torch.rand(count, *shape, generator=seeded(seed), dtype=torch.float64)
-
-
-def shaken(params: Params, seed: int = 0) -> Params:
-    """Move every parameter off its start, so that biases and norms have a say."""
-    generator = seeded(seed)
-    return {
-        name: tensor + 0.3 * torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
-        for name, tensor in params.items()
-    }
+from drawn import Shape, pictures, seeded, shaken
 
 
 class Layer(nn.Sequential):
