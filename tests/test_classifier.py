@@ -563,7 +563,7 @@ def test_file_outlives_the_presets_it_was_made_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
 ) -> None:
     small: dict[str, Any] = {"steps": 2, "batch": 8, "condense_batch": 8}
-    small |= {"outer": 1, "inner": 1, "matching": 1} if preset == "paper" else {"updates": 2, "expert_steps": 2}
+    small |= {"outer": 1, "inner": 1, "matching": 1} if preset == "paper" else {"updates": 2}
     kept = ContinualClassifier("4KiB/class", preset=preset, **small).partial_fit(*labelled(0, 1))
     kept.save(tmp_path / "c")
     wanted = insides(kept.partial_fit(*labelled(2, 3)))

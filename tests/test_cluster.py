@@ -180,7 +180,13 @@ def test_nodes_without_a_shared_disk_hand_their_runs_back(tmp_path: Path) -> Non
         subprocess.run(command(shared / "runs", nodes.address, table, "--quiet"), env=ENVIRONMENT, check=True)
         same_as_here(shared / "runs", tmp_path / "here", table)
         few: dict[str, list[Any]] = {"method": ["composite"], "seed": [7], "steps": [20]}
-        few |= {"objective": ["distribution"], "experts": [1], "expert_steps": [5], "updates": [4]}
+        few |= {
+            "objective": ["distribution"],
+            "continued": ["yes"],
+            "experts": [0, 1],
+            "expert_steps": [5],
+            "updates": [4],
+        }
         # There is room to spare: classes are tasks of their own, and the networks they share travel.
         subprocess.run(command(shared / "few", nodes.address, few, "--quiet"), env=ENVIRONMENT, check=True)
         same_as_here(shared / "few", tmp_path / "few", few)

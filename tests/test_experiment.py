@@ -76,6 +76,9 @@ OTHER: dict[str, Any] = {
 }
 
 
+BY_EXPERTS: dict[str, Any] = {"expert_steps": 3, "expert_width": 3, "turned": "yes"}
+
+
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """Switch the tests' own check of types off, which would come before ours."""
@@ -167,8 +170,12 @@ def test_the_rate_of_a_residual_network_rises_first_if_it_falls_later(recipe: st
 
 
 def test_networks_that_show_the_way_may_be_smaller() -> None:
-    made = Experiment.of(dataset="mnist", preset="best", network="residual")
+    itself = plan_of(Experiment.of(dataset="mnist", preset="best"), SHAPES["mnist"], 10)
+    assert itself.own_course
+    assert itself.expert == itself.net
+    made = Experiment.of(dataset="mnist", preset="best", network="residual", experts=2)
     plan = plan_of(made, SHAPES["mnist"], 10)
+    assert not plan.own_course
     assert (plan.net.width, plan.expert.width) == (64, 32)
     assert isinstance(plan.net, ResNet)
     assert type(plan.expert) is type(plan.condensing) is ConvNet
@@ -190,6 +197,22 @@ def test_what_is_stored_as_it_is_is_seen_as_it_is(preset: str) -> None:
 def test_soft_labels_are_for_networks_that_begin_anew() -> None:
     assert Experiment.of(preset="fast").continued == "yes"
     assert Experiment.of(preset="fast", labels="soft").continued == "no"
+
+
+def test_rates_go_with_what_they_are_for() -> None:
+    assert (Experiment.of(preset="fast").rate, Experiment.of(preset="fast", network="plain").rate) == (0.05, 0.02)
+    assert Experiment.of(preset="fast", objective="gradient").condense_rate == 0.02
+    assert Experiment.of(preset="paper", network="plain", objective="gradient").rate == 0.01
+    for network, share in (("plain", 1.0), ("residual", 0.4)):  # plain ones show the way
+        plan = plan_of(Experiment.of(preset="fast", network=network, rate=0.1), GREY, 10)
+        assert plan.condensation.network_rate == pytest.approx(0.1 * share)
+
+
+@pytest.mark.parametrize("given", [{"labels": "soft"}, {"continued": "no"}], ids=str)
+def test_a_network_that_begins_anew_is_shown_the_way_by_experts(given: dict[str, Any]) -> None:
+    assert Experiment.of(preset="fast").experts == 0
+    assert Experiment.of(preset="fast", **given).experts == 2
+    assert Experiment.of(preset="fast", **given, experts=3).experts == 3
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -285,6 +308,10 @@ def test_name_of_a_long_data_set_still_fits_a_file_system() -> None:
         ({"training": -1}, "training must not be negative"),
         ({"order": 3}, "order must be of type str"),
         ({"labels": "soft", "continued": "yes"}, "give labels hard or continued no"),
+        ({"experts": 0, "continued": "no"}, "give continued yes, or experts of at least 1"),
+        ({"experts": 0, "labels": "soft"}, "give experts of at least 1"),
+        ({"experts": -1}, "experts must not be negative"),
+        *[({name: value}, f"so {name} would change nothing") for name, value in BY_EXPERTS.items()],
         *[
             ({name: 0}, f"{name} must be at least 1, not 0")
             for name in (

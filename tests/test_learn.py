@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from ccmcl.engine import Batch, Classify, Engine, widened
 from ccmcl.learn import PLAIN, STRONG, Distil, Shared, Style, Trainer, logits_of
-from ccmcl.loop import drive
+from ccmcl.loop import drive, section
 from ccmcl.memory import unit
 from ccmcl.nets import ConvNet, Params
 from ccmcl.sources import Beside, Pictures, Replay, Taught, Turned, Varied, WithLogits, distinct, shares
@@ -274,3 +274,30 @@ def test_turned_pictures_are_classes_of_their_own_in_each_direction(size: tuple[
         assert torch.equal(image, original.rot90(4 // ways * way, (1, 2)))
         found.add(way)
     assert found == set(range(ways))
+
+
+@pytest.mark.parametrize(("steps", "moments", "kept"), [(8, 4, [2, 4, 6]), (5, 2, [2]), (3, 1, []), (2, 4, [1])])
+def test_a_course_is_the_network_as_it_was_at_even_moments(steps: int, moments: int, kept: list[int]) -> None:
+    net, engine = ConvNet((1, 8, 8), 4), Engine()
+    pixels = torch.randint(256, (30, 1, 8, 8), generator=seeded(0), dtype=torch.uint8)
+    source = Pictures(pixels, torch.arange(30) % 2, 8)
+    job = Trainer(
+        lambda generator: net.init(generator, 2),
+        source,
+        partial(engine.gradient, Classify(net)),
+        steps,
+        0.1,
+        seeded(1),
+        style=Style(momentum=0.9, average=0.5),
+        moments=moments,
+    )
+    state, seen = job.init(), {}
+    while int(state["step"]) < steps:
+        state, _ = job.step({name: tensor.clone() for name, tensor in state.items()})
+        seen[int(state["step"])] = section(state, "params")
+    course = job.course(state)
+    assert len(course) == len(kept) + 1
+    for params, step in zip(course, kept, strict=False):
+        assert all(torch.equal(params[name], tensor) for name, tensor in seen[step].items())
+    assert all(torch.equal(course[-1][name], tensor) for name, tensor in job.finish(state).items())
+    assert not torch.equal(course[-1]["head.weight"], seen[steps]["head.weight"]), "what comes out is the mean"

@@ -60,6 +60,15 @@ def test_the_convnet_is_the_same_network_built_of_torch_layers(
     same(net(params, images), sequential(params, blocks)(images).detach())
 
 
+def test_its_levels_are_the_means_after_each_block_of_the_torch_layers() -> None:
+    net = ConvNet((3, 32, 32), 4, widening=2)
+    params, images = shaken(net.init(seeded(), 7, torch.float64)), pictures(5, (3, 32, 32))
+    reference = sequential(params, 3)
+    means = [F.adaptive_avg_pool2d(reference[:end](images), 1).flatten(1).detach() for end in (4, 8, 12)]
+    assert [mean.shape[1] for mean in means] == [net.filters(block) for block in range(3)]
+    same(net.levels(params, images), torch.cat(means, 1))
+
+
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
 def test_its_gradient_is_that_of_the_torch_layers(shape: Shape) -> None:
     net = ConvNet(shape, width=16)

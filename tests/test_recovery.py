@@ -40,8 +40,7 @@ TINY = [
     "--per-experience=1",
 ]
 BEST = [
-    *["--preset=best", "--width=4", "--experts=1", "--expert-steps=2", "--expert-width=4", "--updates=2", "--steps=2"],
-    *["--order=0,1", "--per-experience=1"],
+    *["--preset=best", "--width=4", "--updates=2", "--steps=2", "--order=0,1", "--per-experience=1"],
 ]
 
 
@@ -149,10 +148,7 @@ def wait_for(condition: Callable[[], bool], process: ForkServerProcess) -> None:
 LONG = {
     "composite": ["--width=8", "--outer=1", "--inner=10", "--matching=3", "--steps=40"],
     "condensation": ["--width=8", "--outer=1", "--inner=6", "--matching=2", "--steps=25"],
-    "best": [
-        *["--width=8", "--expert-width=4", "--experts=2", "--expert-steps=10", "--updates=15", "--steps=30"],
-        *["--batch=32", "--bits=8", "--network=residual"],
-    ],
+    "best": ["--width=8", "--updates=15", "--steps=30", "--batch=32", "--bits=8"],
     "anew": [
         *["--width=8", "--expert-width=4", "--experts=2", "--expert-steps=10", "--updates=15", "--steps=30"],
         *["--batch=32", "--bits=8", "--labels=soft"],

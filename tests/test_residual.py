@@ -41,7 +41,7 @@ class Reference(nn.Module):
 
     def __init__(self, params: Params, pools: tuple[bool, ...]) -> None:
         super().__init__()
-        self.pools = pools
+        self.pools, self.levels = pools, list[Tensor]()
         self.layers = nn.ModuleList([Layer(params, number) for number in range(1 + 2 * len(pools))])
         self.head = nn.Linear(params["head.weight"].shape[1], len(params["head.weight"])).double()
         self.head.load_state_dict({"weight": params["head.weight"], "bias": params["head.bias"]})
@@ -53,7 +53,8 @@ class Reference(nn.Module):
                 x = F.avg_pool2d(x, 2)
             x = self.layers[2 * stage + 1](x)
             x = x + self.layers[2 * stage + 2](x)
-        found: Tensor = self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
+            self.levels.append(F.adaptive_avg_pool2d(x, 1).flatten(1))
+        found: Tensor = self.head(self.levels[-1])
         return found
 
 
@@ -74,6 +75,9 @@ def test_it_is_the_same_network_built_of_torch_layers(
     params = shaken(net.init(seeded(), 7, torch.float64))
     reference, images = Reference(params, pools).train(), pictures(6, shape)
     torch.testing.assert_close(net(params, images), reference(images).detach(), rtol=1e-10, atol=1e-10)
+    levels = torch.cat(reference.levels, 1).detach()
+    torch.testing.assert_close(net.levels(params, images), levels, rtol=1e-10, atol=1e-10)
+    assert [level.shape[1] for level in reference.levels] == [net.filters(stage) for stage in range(net.blocks)]
 
 
 @pytest.mark.parametrize(("shape", "width", "widening", "pools"), CASES)
@@ -232,7 +236,8 @@ def test_compiled_it_computes_the_same() -> None:
     images, labels = pictures(96, (3, 16, 16)).float(), torch.arange(96) % 3
     batch = (images, labels, even(96, images))
     graphs = Graphs()
-    plain, value = Engine().gradient(Classify(net), params, batch)
+    exact = {name: tensor.double() for name, tensor in params.items()}
+    plain, value = Engine().gradient(Classify(net), exact, (images.double(), labels, even(96, images.double())))
     compiled, same = Engine(graphs=graphs).gradient(Classify(net), params, batch)
     assert not graphs.failed
     assert float(same) == pytest.approx(float(value), rel=1e-4)
@@ -250,16 +255,16 @@ def test_trained_it_comes_out_measured_on_pictures_it_was_trained_on() -> None:
     pixels = torch.randint(0, 100, (60, 1, 8, 8), generator=seeded(), dtype=torch.uint8)
     pixels[30:] += 100
     labels = torch.arange(60) // 30
-    engine = Engine()
+    engine, shown = Engine(), Pictures(pixels, labels, 32)
     job = Trainer(
         lambda generator: net.init(generator, 2),
-        Pictures(pixels, labels, 32),
+        shown,
         lambda params, batch: engine.gradient(Classify(net), params, batch),
         20,
         0.05,
         seeded(1),
         style=Style(momentum=0.9, average=0.9, cosine=True, warm=0.1),
-        settle=net.measured,
+        settle=lambda params, draws: net.measured(params, (shown.take(drawn)[0] for drawn in draws)),
     )
     state = drive({"job": job})["job"]
     params = job.finish(state)

@@ -95,6 +95,17 @@ def test_experts_are_shared_by_the_workers_that_condense(tmp_path: Path) -> None
     assert results[0] == results[1]
 
 
+def test_the_course_of_the_network_is_shared_by_the_workers_that_condense(tmp_path: Path) -> None:
+    settings = {"objective": "distribution", "recipe": "strong", "start": "real", "squash": "no", "distance": "levels"}
+    settings |= {"continued": "yes", "network": "residual", "condense_optimiser": "adam"}
+    one = experiment(**settings, experts=0, updates=4)
+    results = [
+        outcome(run(one, tmp_path / str(workers), compute=Compute(compile="off", workers=workers)))
+        for workers in (1, 2)
+    ]
+    assert results[0] == results[1]
+
+
 def test_the_share_of_threads_is_the_same_with_and_without_workers(tmp_path: Path) -> None:
     """Two threads for two classes are one for each, whether both are done by one process or by two."""
     asked = experiment(per_experience="2", order="0,1")

@@ -53,7 +53,7 @@ class ContinualClassifier:
 
     >>> from ccmcl.data import load
     >>> digits = load("digits")
-    >>> classifier = ContinualClassifier("2/class", updates=20, expert_steps=5, steps=20, width=16)
+    >>> classifier = ContinualClassifier("2/class", updates=20, steps=20, width=16)
     >>> for pair in [(0, 1), (2, 3)]:
     ...     chosen = torch.isin(digits.train.labels, torch.tensor(pair))
     ...     _ = classifier.partial_fit(digits.train.pixels[chosen], digits.train.labels[chosen])

@@ -12,12 +12,23 @@ from torch import Generator, Tensor
 from ccmcl.budget import images_of
 from ccmcl.condense import Condenser
 from ccmcl.distribution import Courses, Matcher
+from ccmcl.engine import capacity, widened
 from ccmcl.learn import STRONG, Shared, Trainer
-from ccmcl.loop import State, generator_for, placed
-from ccmcl.memory import Composite, Exemplars, Learned, Memory, Pixels, Remembered, formed, unit
+from ccmcl.loop import State, checked, generator_for, placed
+from ccmcl.memory import Composite, Exemplars, Learned, Pixels, Remembered, formed, unit
+from ccmcl.nets import outputs_of
 from ccmcl.plan import COUNTS, Learner, Plan, made_room
-from ccmcl.sources import Beside, Pictures, Replay, Source, Turned, Varied, directions, distinct
+from ccmcl.sources import Source, Turned, Varied, directions, distinct
 from ccmcl.stream import Experience
+from ccmcl.threads import limited
+from ccmcl.training import balanced, going_on, learning
+
+
+def leading(plan: Plan, learner: Learner, experience: Experience, method: str) -> dict[str, Trainer]:
+    """Lay out the jobs that train the networks which show the way: some experts, or the very one that learns."""
+    if plan.own_course:
+        return {learning(experience.index): going_on(plan, made_room(plan, learner, experience, method), experience)}
+    return experts(plan, learner, experience, method)
 
 
 def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -> dict[str, Trainer]:
@@ -39,7 +50,7 @@ def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -
             source,
             partial(plan.engine.gradient, Shared(plan.expert)),
             plan.distribution.expert_steps,
-            plan.recipe.rate,
+            plan.condensation.network_rate,
             generator_for(plan.seed, "expert", experience.index, number),
             plan.device,
             style,
@@ -48,19 +59,14 @@ def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -
     }
 
 
-def balanced(plan: Plan, memory: Memory, experience: Experience) -> Source:
-    """Make batches of the pictures at hand beside what is remembered, about as much of every class."""
-    share = len(experience.classes) / len(set(memory) | set(experience.classes))
-    new = max(1, round(plan.recipe.batch * share))
-    pictures = Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), new)
-    if share == 1:
-        return pictures
-    images, labels = memory.images().to(plan.device), memory.labels().to(plan.device)
-    return Beside(pictures, Replay(images, labels, max(1, plan.recipe.batch - new), weighting=False), share)
-
-
 def courses(jobs: Mapping[str, Trainer], states: Mapping[str, State], plan: Plan) -> Courses:
-    """Take the experts' networks, before and after, out of their last states."""
+    """Take the networks that show the way out of their last states: experts before and after, or one on its course."""
+    if plan.own_course:
+        with limited(1):  # whoever measures it, with however many threads, finds the same
+            course = [checked(one, "the network") for name in jobs for one in jobs[name].course(states[name])]
+        if plan.engine.graphs is not None:  # compiled once, not for every number of classes
+            course = [widened(one, capacity(outputs_of(one))) for one in course]
+        return Courses.through([placed(one, plan.device) for one in course])
     networks = []
     for name, job in jobs.items():
         index, _, number = name.partition(" ")[2].partition("-")

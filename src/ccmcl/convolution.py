@@ -26,6 +26,13 @@ def convolve(x: Float[Tensor, "n i h w"], kernel: Float[Tensor, "o i 3 3"]) -> F
     return result
 
 
+def convolve_once(x: Float[Tensor, "n i h w"], kernel: Float[Tensor, "o i 3 3"]) -> Float[Tensor, "n o h w"]:
+    """The same where nobody differentiates twice: PyTorch's own way there is shorter, unless there are tiles."""
+    if fitting(x, len(kernel)):
+        return convolve(x, kernel)
+    return F.conv2d(channels_last(x), channels_last(kernel), padding=1)
+
+
 def correlate(x: Float[Tensor, "n i h w"], y: Float[Tensor, "n o h w"]) -> Float[Tensor, "o i 3 3"]:
     """Differentiate ⟨y, convolve(x, k)⟩ by the kernel k: how images and what was made of them go together."""
     result: Tensor = _Correlate.apply(x, y)  # type: ignore[no-untyped-call]

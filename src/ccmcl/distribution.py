@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +20,16 @@ from ccmcl.learn import AHEAD, fallen
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
 from ccmcl.memory import Learned, count_of, unit
 from ccmcl.nets import ConvNet, Params
-from ccmcl.objectives import DISTANCES
+from ccmcl.objectives import DEAD, DISTANCES, TINY
 from ccmcl.sources import CHANCES
+
+FEW = 24
+"""Images that are moved at the full rate. What more of them show is nearer to the truth already, and what is missing is
+hidden deeper in the chance of what is drawn: they are moved so much the less."""
+VARYING = 1000
+"""Pictures that show how much a number varies."""
+AT_ONCE = 64
+"""Pictures that are looked at together for that."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,7 @@ class Distribution:
     """How features are matched."""
 
     experts: int = 2
-    """networks trained in each experience, for all its classes"""
+    """networks trained in each experience, for all its classes; 0 for the one that learns, as it was on its course"""
     expert_steps: int = 200
     """steps that each is trained for"""
     updates: int = 300
@@ -38,13 +47,13 @@ class Distribution:
     optimiser: str = "adam"
     """rule that updates the memory"""
     rate: float = 0.005
-    """its learning rate at first; it falls to zero along a cosine"""
+    """its learning rate at first, in units of how much a number varies, for few images; it falls along a cosine"""
     turned: bool = False
     """the networks also tell in what direction a picture is turned"""
     judged: float = 0.1
     """weight of the cross-entropy under the trained network"""
     distance: str = "mean"
-    """what of the features is matched: their mean, or the whole cloud"""
+    """what of the features is matched: their mean, the whole cloud, or clouds at every level of the network"""
     width: int = 0
     """filters of the networks' convolutions, 0 for as many as the one has that learns"""
 
@@ -61,6 +70,12 @@ class Courses:
         """Set networks, before and after, side by side."""
         starts, ends = zip(*networks, strict=True)
         return Courses(beside(starts), beside(ends))
+
+    @staticmethod
+    def through(networks: Sequence[Params]) -> Courses:
+        """Set networks side by side that are met as they are: one network, say, at some moments of its training."""
+        met = beside(networks)
+        return Courses(met, met)
 
     def __len__(self) -> int:
         return len(self.end["head.bias"])
@@ -80,15 +95,17 @@ def beside(networks: Sequence[Params]) -> Params:
 
 @dataclass(frozen=True)
 class Features:
-    """What reaches the last layer of each of some pictures, changed as its row says."""
+    """What a network sees in each of some pictures, changed as its row says."""
 
     net: ConvNet
+    distance: str = "mean"
 
     def __call__(
         self, params: Params, images: Float[Tensor, "n c h w"], table: Float[Tensor, "n 12"]
     ) -> Float[Tensor, "n f"]:
-        """Compute them."""
-        return self.net.embed(params, changed(images, table))
+        """Compute what a distance compares: what reaches the last layer, or the means of every block."""
+        see = self.net.levels if self.distance == "levels" else self.net.embed
+        return see(params, changed(images, table))
 
 
 @dataclass(frozen=True)
@@ -115,19 +132,24 @@ class Draw:
         apart: Float[Tensor, "m 12"],
         label: Int64[Tensor, ""],
         left: Float[Tensor, ""],
+        units: Params,
     ) -> tuple[Params, Params, Float[Tensor, ""]]:
         """Return the memory and its optimiser after the update, and the loss before it; so much of the rate is left."""
 
         def loss(numbers: Params) -> Tensor:
             images = self.form.images(numbers, only, kept)
-            distance = DISTANCES[self.distance](real, self.net.embed(line, changed(images, together)))
+            sizes = [self.net.filters(block) for block in range(self.net.blocks)]
+            distance = DISTANCES[self.distance](real, Features(self.net, self.distance)(line, images, together), sizes)
             if not self.judged:
                 return distance
             taken = self.net(trained, changed(images, apart))
             return distance + self.judged * F.cross_entropy(taken, label.expand(len(taken)))
 
         gradients, value = torch.func.grad_and_value(loss)(tensors)
-        return *optimisers.update(self.optimiser, self.rate * left, tensors, gradients, slots), value
+        within = {name: tensor / units[name] for name, tensor in tensors.items()}
+        gradients = {name: gradient * units[name] for name, gradient in gradients.items()}
+        moved, slots = optimisers.update(self.optimiser, self.rate * left, within, gradients, slots)
+        return {name: tensor * units[name] for name, tensor in moved.items()}, slots, value
 
 
 @dataclass(frozen=True)
@@ -155,6 +177,29 @@ class Matcher:
         """The number of updates."""
         return self.settings.updates
 
+    @cached_property
+    def units(self) -> Params:
+        """What each number of the memory is moved in: how much it varies from one real picture to another.
+
+        The highest frequencies of a picture are a hundred times smaller than the lowest. Moved alike, they would soon
+        be noise by which a network tells what is remembered from what is real.
+        """
+        numbers = self.memory.numbers()
+        name, stored = next((name, tensor) for name, tensor in numbers.items() if name != "weights")
+        _, channels, height, width = stored.shape
+        real = torch.cat(
+            [
+                self.memory.form.encoded(unit(some), (channels, height, width))
+                for some in torch.split(self.pixels[:VARYING].cpu(), AT_ONCE)
+            ]
+        )
+        spread, mean = torch.std_mean(real, 0, correction=0)
+        spread = torch.maximum(spread, (stored - mean).abs().mean(0))  # what begins as noise has a way to go
+        found = {name: spread + DEAD * spread.mean() + TINY}
+        if "weights" in numbers:
+            found["weights"] = numbers["weights"].square().mean().sqrt() + TINY
+        return placed(found, self.device)
+
     def init(self) -> State:
         """Lay out the state: the memory, its optimiser, and the random stream."""
         return begun(self.memory, self.settings.optimiser, self.generator, self.total, self.device)
@@ -172,8 +217,9 @@ class Matcher:
         chance = draws["chance"][now, 1:].to(images.dtype).reshape(-1, 4) / CHANCES
         height, width = images.shape[-2:]
         both = changes(chance[:1], (height, width), self.mirrored)
-        real = self.engine.features(Features(self.net), self.net, line, images, both)
-        update = Draw(self.net, self.memory.form, settings.optimiser, settings.rate, settings.judged, settings.distance)
+        real = self.engine.features(Features(self.net, settings.distance), self.net, line, images, both)
+        rate = settings.rate * min(1.0, FEW / count_of(self.memory))
+        update = Draw(self.net, self.memory.form, settings.optimiser, rate, settings.judged, settings.distance)
         apart = changes(chance[1:], (height, width), self.mirrored)
         tensors, slots, value = self.engine.run(
             update,
@@ -188,6 +234,7 @@ class Matcher:
             apart,
             torch.full((), self.label, device=self.device),
             torch.full((), fallen(done, self.total), device=self.device),
+            self.units,
         )
         return {
             "step": counter(done + 1),

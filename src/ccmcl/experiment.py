@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ccmcl.budget import BITS, Budget
+from ccmcl.budget import BITS, COLOURS, Budget
 from ccmcl.catalogue import (
     AMOUNTS,
     ANSWERS,
@@ -32,7 +32,7 @@ from ccmcl.errors import InputError, nearest
 
 FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
-REVISED = {("recipe", "strong"): 3, ("objective", "distribution"): 3}
+REVISED = {("recipe", "strong"): 3, ("objective", "distribution"): 4, ("network", "residual"): 1}
 """The same for one value of one setting."""
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "method": METHODS,
@@ -53,12 +53,19 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "mirrored": ANSWERS,
 }
 FEWEST_FREQUENCIES, MOST_FREQUENCIES = 32, 256
+KEPT = 12
+"""Of so many numbers of a picture, one is kept."""
 LARGEST_BASIS = 1 << 22
 """numbers that frequencies, laid out as pictures, may take in all"""
 SMALL_SIDE = 64
 """Pictures too large for frequencies are stored with sides of at most this."""
+SMALL_PICTURE = 16
+"""Pictures with sides up to this have little to be seen in them, and a small network does."""
 MOST_IMAGES = 1_000_000
 """for each component"""
+PLAIN_RATE = 0.02
+"""Of a plain network by the strong recipe, and of a memory by gradients."""
+BY_EXPERTS = ("expert_steps", "expert_width", "turned")
 BY_GRADIENT = ("outer", "inner", "matching", "training")
 POSITIVE = (
     "width",
@@ -71,7 +78,6 @@ POSITIVE = (
     "steps",
     "batch",
     "reduction",
-    "experts",
     "expert_steps",
     "updates",
 )
@@ -119,8 +125,12 @@ class Experiment:
     codec: str = setting("stored pictures are raw, jpeg or webp", "raw")
     quality: int = setting("quality of jpeg or webp, from 1 to 100", 75)
     objective: str = setting("what is matched: gradient (the paper) or distribution (features)", "gradient")
-    distance: str = setting("what of the features: their mean, or all of them by a kernel", "mean")
-    experts: int = setting("networks trained in each experience, whose features are matched", 2)
+    distance: str = setting(
+        "what of the features: their mean, all of them by a kernel, or those of all levels by kernels", "mean"
+    )
+    experts: int = setting(
+        "networks trained in each experience, whose features are matched; 0: the one that learns, on its own course", 2
+    )
     expert_steps: int = setting("training steps of each such network", 200)
     expert_width: int = setting("filters of each of its convolutions; 0 for as many as the network has that learns", 0)
     turned: str = setting("these networks also tell in what direction a picture is turned: yes or no", "no")
@@ -140,7 +150,7 @@ class Experiment:
     training: int = setting("network steps between two real batches, J")
     condense_batch: int = setting("size of a real batch while condensing, B_C")
     condense_optimiser: str = setting(f"rule that updates the memory: {', '.join(OPTIMISERS)}")
-    condense_rate: float = setting("its learning rate, γ_C")
+    condense_rate: float = setting("its learning rate, γ_C; by features, in units of how much a stored number varies")
     steps: int = setting("training steps for each experience, S")
     batch: int = setting("size of a training batch, B_T")
     rate: float = setting("learning rate of the networks, γ_T")
@@ -169,7 +179,16 @@ class Experiment:
             filled.pop("reduction", None)
         if given.get("labels") == "soft":  # a network that goes on has no use for them
             filled.pop("continued", None)
+        if "experts" in filled and (given.get("experts") or {**filled, **given}.get("continued") != "yes"):
+            filled |= EXPERTS[preset]
+        if given.get("network") == "plain" and preset != "paper":  # which learns more slowly
+            filled["rate"] = PLAIN_RATE
+        if given.get("objective") == "gradient" and preset != "paper":  # whose rate has no units
+            filled["condense_rate"] = PLAIN_RATE
         made = Experiment(**{**filled, **given})
+        ignored = [name for name in BY_EXPERTS if name in given]
+        if ignored and made.method in ("composite", "condensation") and not made.experts:
+            raise InputError(f"There are no experts, so {ignored[0]} would change nothing: give experts of at least 1.")
         ignored = [name for name in BY_GRADIENT if name in given]
         if ignored and "objective" not in given and made.objective != "gradient":
             raise InputError(
@@ -192,7 +211,7 @@ class Experiment:
         for name in POSITIVE:
             if getattr(self, name) < 1:
                 raise InputError(f"The setting {name} must be at least 1, not {getattr(self, name)}.")
-        for name in ("seed", "holdout", "training", "frequencies", "expert_width"):
+        for name in ("seed", "holdout", "training", "frequencies", "experts", "expert_width"):
             if getattr(self, name) < 0:
                 raise InputError(f"The setting {name} must not be negative ({getattr(self, name)}).")
         if self.frequencies and self.reduction > 1:
@@ -203,6 +222,13 @@ class Experiment:
             raise InputError(
                 "A network that goes on is told by itself what images are taken for, not by soft labels: "
                 "give labels hard or continued no."
+            )
+        if not self.experts and self.labels == "soft":
+            raise InputError("Soft labels are what experts take images for: give experts of at least 1.")
+        if not self.experts and self.objective == "distribution" and self.continued == "no":
+            raise InputError(
+                "Without experts, the network shows the way that goes on from experience to experience: "
+                "give continued yes, or experts of at least 1."
             )
         if not 0 <= self.judged <= sys.float_info.max:
             raise InputError(f"The setting judged must not be negative ({self.judged}).")
@@ -267,19 +293,20 @@ def paper(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool
 def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool = False) -> dict[str, Any]:
     """Meant for the highest accuracy within 45 minutes on two cores, on a real data set.
 
-    Whatever learns, learns by the strong recipe. What is remembered are a picture's lowest frequencies, one for every
-    six of its pixels, drawn by the features of several small networks; and networks see no others. The network goes on
-    from experience to experience, with new pictures beside the memory. Where bytes are counted, not numbers, a number
-    takes one.
+    Whatever learns is a residual network, by the strong recipe. What is remembered are a picture's lowest frequencies,
+    and networks see no others. The network goes on from experience to experience, with new pictures beside the memory,
+    and what it sees in pictures while it learns them is what their memory is made to show. Where bytes are counted,
+    not numbers, a number takes one.
     """
     learner = {
         **paper(shape),
         "recipe": "strong",
         "changes": "several",
-        "width": 64,
+        "network": "residual",
+        "width": 64 if min(shape[1:]) > SMALL_PICTURE else 16,
         "widening": 2,
-        "steps": 1500,
-        "rate": 0.02,
+        "steps": 1000,
+        "rate": 0.05,
     }
     if method not in (None, "composite", "condensation"):
         return learner
@@ -293,45 +320,56 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
         "start": "real",
         "continued": "yes",
         "objective": "distribution",
-        "distance": "kernel",
-        "experts": 2,
-        "expert_steps": 200,
-        "expert_width": 32,
+        "distance": "levels",
+        "experts": 0,
         "updates": 200,
-        "condense_batch": 64,
+        "judged": 0.0,
+        "condense_batch": 128,
         "condense_optimiser": "adam",
-        "condense_rate": 0.02,
+        "condense_rate": 0.1,
     }
 
 
 def fast(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool = False) -> dict[str, Any]:
-    """The same, meant for about 5 minutes: fewer and smaller networks, and less of everything.
+    """The same, meant for about 5 minutes: a smaller network, and less of everything.
 
     With so few steps, pictures that are changed in several ways at once are more than a network can take in.
     """
-    less = {"expert_steps": 50, "expert_width": 16, "updates": 60, "outer": 1, "steps": 300}
+    less = {"updates": 100, "condense_batch": 64, "outer": 1, "steps": 300}
     found = best(shape, method, in_bytes)
-    return found | {"width": 32, "changes": "one"} | {name: value for name, value in less.items() if name in found}
+    return (
+        found
+        | {"width": min(32, found["width"]), "changes": "one"}
+        | {name: value for name, value in less.items() if name in found}
+    )
 
 
 def frequencies(shape: tuple[int, int, int]) -> int:
-    """Choose how many frequencies are kept of pictures of a shape: one for six pixels, none of what is too large.
+    """Choose how many frequencies are kept of pictures of a shape: a twelfth of their numbers, the colours' included.
 
-    >>> [frequencies(shape) for shape in ((3, 32, 32), (1, 8, 8), (3, 64, 64), (3, 224, 224))]
-    [170, 32, 170, 0]
+    Of pictures that are too large for it, none.
+
+    >>> [frequencies(shape) for shape in ((3, 32, 32), (1, 28, 28), (1, 8, 8), (3, 64, 64), (3, 224, 224))]
+    [170, 65, 32, 170, 0]
     """
     channels, height, width = shape
     pixels = height * width
     room = LARGEST_BASIS // (2 * channels * pixels)
     if room < FEWEST_FREQUENCIES:
         return 0
-    return min(pixels, max(FEWEST_FREQUENCIES, pixels // 6), MOST_FREQUENCIES, room)
+    wanted = channels * pixels * COLOURS // (KEPT * (COLOURS + channels - 1))
+    return min(pixels, max(FEWEST_FREQUENCIES, wanted), MOST_FREQUENCIES, room)
 
 
+EXPERTS = {
+    "best": {"experts": 2, "expert_steps": 200, "expert_width": 32},
+    "fast": {"experts": 2, "expert_steps": 50, "expert_width": 16},
+}
+"""What shows the way by these presets where the network that learns does not."""
 PRESETS = {"best": best, "fast": fast, "paper": paper}
 BY_PRESET = frozenset(
     name for fill in PRESETS.values() for shape in ((1, 8, 8), (1, 2000, 2000)) for name in fill(shape)
-)
+) | frozenset(EXPERTS["best"])
 """Settings that presets may differ in."""
 
 

@@ -90,7 +90,9 @@ class Trainer:
     device: torch.device = CPU
     style: Style = PLAIN
     settle: Callable[[Params, Iterable[Tensor]], Params] | None = None
-    """adds to the trained parameters what is measured on batches of images"""
+    """adds to trained parameters what is measured on batches, given what is drawn for these"""
+    moments: int = 1
+    """The parameters are kept at so many even moments of the course; at the last of them as they come out."""
 
     def init(self) -> State:
         """Make the parameters to start from."""
@@ -114,7 +116,15 @@ class Trainer:
             draws = torch.stack([self.source.draw(generator) for _ in range(count)]).to(self.device)
         gradients, value = self.gradient(params, self.source.take(draws[done % AHEAD]))
         after = {"step": counter(done + 1), "generator": generator.get_state(), "draws": draws}
-        return after | self._moved(state, params, gradients, done), value
+        met = {name: tensor for name, tensor in state.items() if name.startswith("course.")}
+        after |= met | self._moved(state, params, gradients, done)
+        if done + 1 in self._marks():
+            after |= prefixed(f"course.{done + 1}", section(after, "params"))
+        return after, value
+
+    def _marks(self) -> list[int]:
+        """Choose the steps after which the parameters are kept, but for the last."""
+        return sorted({self.total * moment // self.moments for moment in range(1, self.moments)} - {0})
 
     def _moved(self, state: State, params: Params, gradients: Params, done: int) -> State:
         """Step against the gradients in the style asked for."""
@@ -137,11 +147,19 @@ class Trainer:
 
     def finish(self, state: State) -> Params:
         """Take the parameters out of the last state."""
-        params = section(state, "average" if self.style.average else "params")
+        return self._settled(section(state, "average" if self.style.average else "params"), state)
+
+    def course(self, state: State) -> list[Params]:
+        """Take the parameters out of the last state as they were at each moment, those that come out last."""
+        before = [section(state, f"course.{mark}") for mark in self._marks()]
+        return [*(self._settled(params, state) for params in before), self.finish(state)]
+
+    def _settled(self, params: Params, state: State) -> Params:
+        """Measure what is to be measured of trained parameters."""
         if self.settle is not None:
             generator = resumed(state)
             draws = (self.source.draw(generator).to(self.device) for _ in range(MEASURED))
-            params = self.settle(params, (self.source.take(drawn)[0] for drawn in draws))
+            params = self.settle(params, draws)
         return placed(params, CPU)
 
 

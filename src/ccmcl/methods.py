@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from ccmcl.condensing import as_eight_bit, as_pixels, balanced, condensers, courses, experts, taken_for
+from ccmcl.condensing import as_eight_bit, as_pixels, condensers, courses, leading, taken_for
 from ccmcl.engine import Batch, Classify, Judge
 from ccmcl.forms import reduced
 from ccmcl.learn import Distil, Shared, Trainer, logits_of
-from ccmcl.loop import Drive, checked, generator_for, placed, section
+from ccmcl.loop import Drive, checked, generator_for, section
 from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, unit
 from ccmcl.nets import Params
 from ccmcl.plan import COUNTS, Learner, Plan, fitted, made_room
-from ccmcl.residual import ResNet
-from ccmcl.sources import Beside, Pictures, Replay, Source, Taught, Varied, WithLogits, distinct, shares
+from ccmcl.sources import Beside, Pictures, Replay, Source, WithLogits, distinct, shares
 from ccmcl.stream import Experience
+from ccmcl.training import going_on, learning, trainer
 
 Meet = Callable[[Plan, Learner, Experience, Drive], Learner]
 """Meets one experience: comes out with a new memory and a new network."""
@@ -135,10 +134,12 @@ def everything(memory: Memory, experiences: Iterable[Experience]) -> Memory:
 
 def _condense_and_learn(plan: Plan, learner: Learner, experience: Experience, drive: Drive, method: str) -> Learner:
     """Algorithm 2 for one experience."""
-    training = experts(plan, learner, experience, method)
-    trained = courses(training, drive(training), plan) if training else None
+    training = leading(plan, learner, experience, method)
+    states = drive(training) if training else {}
+    trained = courses(training, states, plan) if training else None
     jobs = condensers(plan, learner, experience, method, trained)
-    memory = made_room(plan, learner, experience, method).memory
+    room = made_room(plan, learner, experience, method)
+    memory = room.memory
     for name, state in drive(jobs).items():
         learned = jobs[name].finish(state)
         checked(learned.tensors(), "the memory (condense_rate)")
@@ -147,9 +148,12 @@ def _condense_and_learn(plan: Plan, learner: Learner, experience: Experience, dr
                 learned, targets=taken_for(plan, trained, learned, max([*memory, *experience.classes]) + 1)
             )
         memory = memory.plus(jobs[name].label, learned)
-    if plan.continued:
-        return Learner(memory, _carry_on(plan, made_room(plan, learner, experience, method), experience, drive))
-    return Learner(memory, _learn(plan, experience, drive, max(memory) + 1, _replay(plan, memory, plan.recipe.batch)))
+    if not plan.continued:
+        replay = _replay(plan, memory, plan.recipe.batch)
+        return Learner(memory, _learn(plan, experience, drive, max(memory) + 1, replay))
+    name, job = learning(experience.index), going_on(plan, room, experience)
+    state = states[name] if name in states else drive({name: job})[name]
+    return Learner(memory, checked(job.finish(state), "the network"))
 
 
 def begins_anew(plan: Plan, method: str) -> bool:
@@ -192,51 +196,11 @@ def _train(
     index: int,
     drive: Drive,
     outputs: int,
-    taught: Callable[[Source], tuple[Source, Judge]] | None = None,
 ) -> Params:
-    """Train a network from a start to tell so many classes apart, in the experience of this index.
-
-    ``taught`` adds what a teacher says of the images, and how that is judged.
-    """
-    style = plan.recipe.style
-    if style.varied:
-        source = Varied(source, outputs, style.mirrored, style.together)
-        judge = Shared(plan.net) if isinstance(judge, Classify) else judge
-    if taught is not None:
-        source, judge = taught(source)
-    job = Trainer(
-        start,
-        source,
-        partial(plan.engine.gradient, judge),
-        plan.recipe.steps,
-        plan.recipe.rate,
-        generator_for(plan.seed, "learn", index),
-        plan.device,
-        style,
-        plan.net.measured if isinstance(plan.net, ResNet) else None,
-    )
-    name = f"learn {index}"
+    """Train a network from a start to tell so many classes apart, in the experience of this index."""
+    job = trainer(plan, start, source, judge, index, outputs)
+    name = learning(index)
     return checked(job.finish(drive({name: job})[name]), "the network")
-
-
-def _carry_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Params:
-    """Train the network on, on new pictures beside what is remembered, and keep to what it was.
-
-    That counts for as much as the classes that the experience does not bring are of all.
-    """
-    old, outputs = learner.params, max([learner.seen - 1, *experience.classes]) + 1
-    others = set(learner.memory) - set(experience.classes)
-    weight = len(others) / len(others | set(experience.classes))
-
-    def start(generator: Generator) -> Params:
-        return plan.net.init(generator, outputs) if old is None else plan.net.grow(old, outputs, generator)
-
-    def taught(source: Source) -> tuple[Source, Judge]:
-        judge, answers = Distil(plan.net), partial(plan.engine.logits, plan.net, placed(old or {}, plan.device))
-        return Taught(source, outputs, answers, weight, judge.temperature), judge
-
-    source, judge = balanced(plan, learner.memory, experience), Classify(plan.net)
-    return _train(plan, start, source, judge, experience.index, drive, outputs, taught if old else None)
 
 
 def _go_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive, keep_logits: bool = False) -> Params:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -137,12 +138,21 @@ class ConvNet:
 
     def embed(self, params: Params, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n f"]:
         """Compute what reaches the linear layer. Channels last: pooling is many times faster in that layout."""
+        *_, last = self.passed(params, images)
+        return last.flatten(1)
+
+    def levels(self, params: Params, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n l"]:
+        """Compute the mean of each channel after every block, those of the first block first."""
+        return torch.cat([x.mean((2, 3)) for x in self.passed(params, images)], 1)
+
+    def passed(self, params: Params, images: Float[Tensor, "n c h w"]) -> Iterator[Float[Tensor, "n f i j"]]:
+        """Compute what comes out of each block."""
         x = images if self.frequencies is None else self.frequencies.through(images)
         x = x - x.mean((2, 3), keepdim=True) if self.centred else x
         for block in range(self.blocks):
             kernel, scale, shift = (params[name] for name in block_names(block))
             x = F.avg_pool2d(F.relu(normed_convolution(x, kernel, scale, shift, self.precision)), 2)
-        return x.flatten(1)
+            yield x
 
     def __call__(self, params: Params, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n k"]:
         """Compute the logits, corrected where ``params`` hold a correction (BiC's scale and shift per output)."""

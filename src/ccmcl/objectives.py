@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -11,6 +14,9 @@ from ccmcl.nets import Params
 WIDTHS = (0.25, 0.5, 1.0, 2.0)
 SCALE = 100.0
 """Brings the discrepancy to the size of the other distances, so that the same weight of cross-entropy goes with it."""
+
+DEAD, TINY = 1e-2, 1e-6
+"""Features that vary less than this share of the others, or not at all, are not blown up to their size."""
 
 
 def matched(params: Params) -> list[str]:
@@ -48,7 +54,7 @@ def kernel_distance(real: Float[Tensor, "n f"], memory: Float[Tensor, "m f"]) ->
     (0.0, 114)
     """
     apart = squared_distances(real, memory)
-    unit = apart.detach().mean()
+    unit = apart.detach().mean() + TINY
 
     def alike(distances: Tensor) -> Tensor:
         return torch.stack([torch.exp(-distances / (width * unit)) for width in WIDTHS]).mean()
@@ -57,12 +63,32 @@ def kernel_distance(real: Float[Tensor, "n f"], memory: Float[Tensor, "m f"]) ->
     return SCALE * (inside - 2 * alike(apart))
 
 
+def level_distance(real: Float[Tensor, "n f"], memory: Float[Tensor, "m f"], sizes: Sequence[int]) -> Float[Tensor, ""]:
+    """Add up the distances of clouds over levels of so many features; each is measured by how much it varies.
+
+    >>> cloud = torch.tensor([[0.0, 1.0, 7.0], [1.0, 0.0, 9.0], [4.0, 4.0, 2.0]])
+    >>> level_distance(cloud, cloud, [1, 2]).item()
+    0.0
+    """
+    total = real.new_zeros(())
+    for ours, theirs in zip(*(torch.split(x, list(sizes), dim=1) for x in (real, memory)), strict=True):
+        mean, deviation = ours.mean(0), ours.std(0, correction=0)
+        unit = deviation + DEAD * deviation.mean() + TINY  # what hardly ever varies tells little
+        total = total + kernel_distance((ours - mean) / unit, (theirs - mean) / unit)
+    return total
+
+
 def squared_distances(a: Float[Tensor, "n f"], b: Float[Tensor, "m f"]) -> Float[Tensor, "n m"]:
     """Measure the squared distance of each row from each."""
-    return a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.mT
+    return F.relu(a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.mT)  # rounding must not make it negative
 
 
-DISTANCES = {"mean": mean_distance, "kernel": kernel_distance}
+Compared = Callable[[Tensor, Tensor, Sequence[int]], Tensor]
+DISTANCES: dict[str, Compared] = {
+    "mean": lambda real, memory, _: mean_distance(real, memory),
+    "kernel": lambda real, memory, _: kernel_distance(real, memory),
+    "levels": level_distance,
+}
 
 
 def row_distance(a: Tensor, b: Tensor) -> Float[Tensor, ""]:

@@ -78,13 +78,20 @@ class Plan:
         return self.distribution.experts if self.objective == "distribution" or self.shape.soft else 0
 
     @property
+    def own_course(self) -> bool:
+        """The network that learns shows the way itself, as it was at some moments of its course."""
+        return self.continued and self.objective == "distribution" and not self.distribution.experts
+
+    @property
     def condensing(self) -> ConvNet:
         """What the networks are like whose gradients or features are matched: each image by itself, in a few blocks."""
         return ConvNet(**{field.name: getattr(self.net, field.name) for field in fields(ConvNet)})
 
     @property
     def expert(self) -> ConvNet:
-        """What those are like that are trained in each experience."""
+        """What those are like that show the way in each experience."""
+        if self.own_course:
+            return self.net
         return replace(self.condensing, width=self.distribution.width or self.net.width)
 
     def small(self) -> tuple[int, int, int]:

@@ -17,6 +17,8 @@ from ccmcl.residual import ResNet
 
 WARM = 0.1
 """The share of its steps over which the learning rate of a residual network rises."""
+PLAIN = 0.4
+"""Plain networks, which show the way beside a residual one, learn at so much of its rate."""
 NETWORKS: dict[str, type[ConvNet]] = {"plain": ConvNet, "residual": ResNet}
 
 
@@ -52,7 +54,7 @@ def plan_of(
             experiment.condense_batch,
             experiment.condense_optimiser,
             experiment.condense_rate,
-            experiment.rate,
+            experiment.rate * (PLAIN if experiment.network == "residual" else 1.0),
         ),
         Recipe(
             experiment.steps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ccmcl.convolution import convolve
+from ccmcl.convolution import convolve_once
 from ccmcl.nets import EPS, PRECISIONS, SMALLEST, ConvNet, Params, block_names
-from ccmcl.tiles import channels_last
+from ccmcl.tiles import channels_last, traced
 
 LEFT = 3
 """Pooling leaves at least so many pixels a side."""
@@ -105,17 +105,21 @@ class ResNet(ConvNet):
         with torch.no_grad():
             for images in batches:
                 found: Params = {}
-                self._passed(params, images, found)
+                for _ in self.passed(params, images, found):
+                    pass
                 for name, values in found.items():
                     means.setdefault(name, []).append(values)
         return params | {name: torch.stack(values).mean(0) for name, values in means.items()}
 
     def embed(self, params: Params, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n f"]:
         """Compute what reaches the linear layer."""
-        return self._passed(params, images, {})
+        *_, last = self.passed(params, images)
+        return last.mean((2, 3))
 
-    def _passed(self, params: Params, images: Tensor, found: Params) -> Float[Tensor, "n f"]:
-        """Compute what reaches the linear layer, and note the mean and the variance of every channel on the way."""
+    def passed(
+        self, params: Params, images: Float[Tensor, "n c h w"], found: Params | None = None
+    ) -> Iterator[Float[Tensor, "n f i j"]]:
+        """Compute what comes out of each stage; the mean and the variance of every channel on the way are ``found``."""
         x = self._seen(images)
         x = self._layer(params, 0, x, found)
         for stage in range(self.blocks):
@@ -123,26 +127,31 @@ class ResNet(ConvNet):
                 x = F.avg_pool2d(x, 2)
             x = self._layer(params, 2 * stage + 1, x, found)
             x = x + self._layer(params, 2 * stage + 2, x, found)
-        return x.mean((2, 3))
+            yield x
 
     def _seen(self, images: Tensor) -> Float[Tensor, "n c h w"]:
         """Take from images what the network sees of them."""
         x = images - 0.5
         return x if self.frequencies is None else self.frequencies.resized(x, self.size)
 
-    def _layer(self, params: Params, layer: int, x: Tensor, found: Params) -> Float[Tensor, "n c h w"]:
+    def _layer(self, params: Params, layer: int, x: Tensor, found: Params | None) -> Float[Tensor, "n c h w"]:
         """Convolve, normalise and cut off what is negative."""
         kernel, scale, shift = (params[name] for name in block_names(layer))
         half = PRECISIONS[self.precision]
-        y = convolve(x, kernel) if half is None else convolve(x.to(half), kernel.to(half)).to(x.dtype)
+        y = convolve_once(x, kernel) if half is None else convolve_once(x.to(half), kernel.to(half)).to(x.dtype)
         y = channels_last(y)
         names = measurements(layer)
-        if names[0] in params:
+        if found is None and names[0] in params:
             mean, variance = (params[name] for name in names)
+        elif found is None and not traced():
+            return F.relu(F.batch_norm(y, None, None, scale, shift, training=True, eps=EPS))
         else:
             mean = y.mean((2, 3)).mean(0)
             variance = (y - of_each(mean, y)).square().mean((2, 3)).mean(0)
-            found |= dict(zip(names, (mean, variance), strict=True))
+            if found is not None:
+                found |= dict(zip(names, (mean, variance), strict=True))
+        if not traced():
+            return F.relu(F.batch_norm(y, mean, variance, scale, shift, eps=EPS))
         factor = torch.rsqrt(variance + EPS) * scale
         return F.relu(y * of_each(factor, y) + of_each(shift - mean * factor, y))
 

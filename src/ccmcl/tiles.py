@@ -40,7 +40,7 @@ Change = Callable[[int, int, int, int, int, int, int, int, int], None]
 begins and how many it has room for."""
 CHANGES: dict[str, Change] = {}
 """The changes of basis, once they are loaded."""
-_wanted: ContextVar[bool] = ContextVar("wanted", default=False)
+_wanted: ContextVar[bool | None] = ContextVar("wanted", default=None)
 
 
 @contextmanager
@@ -53,6 +53,11 @@ def tiled(folder: Path | None) -> Iterator[None]:
         _wanted.reset(before)
 
 
+def traced() -> bool:
+    """Say whether what is computed here is being turned into machine code, by tiles or not."""
+    return _wanted.get() is not None
+
+
 def channels_last(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
     """Lay images out with the channels of a pixel side by side in memory."""
     return x.contiguous(memory_format=torch.channels_last)
@@ -61,7 +66,7 @@ def channels_last(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
 def fitting(x: Float[Tensor, "n i h w"], outputs: int) -> bool:
     """Say whether images are to be convolved by tiles, to so many channels."""
     return (
-        _wanted.get()
+        bool(_wanted.get())
         and x.dtype == torch.float32
         and x.device.type == "cpu"
         and x.shape[1] % LANES == 0

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from ccmcl.compute import Settled
-from ccmcl.condensing import condensers, courses, experts
+from ccmcl.condensing import condensers, courses, leading
 from ccmcl.data import load
 from ccmcl.errors import InputError
-from ccmcl.loop import Job
+from ccmcl.loop import Job, placed
 from ccmcl.pipes import Say, opened
 from ccmcl.plan import Learner
 from ccmcl.progress import Silent
@@ -55,7 +55,7 @@ class Hand:
     def _jobs(self, name: str, learner: Learner, experience: Experience) -> Mapping[str, Job]:
         """Make the jobs of an experience that are of one kind with this one."""
         method = self.experiment.method
-        training = experts(self.plan, learner, experience, method)
+        training = leading(self.plan, learner, experience, method)
         if name in training or not training:
             return training or condensers(self.plan, learner, experience, method, only=name)
         states = {}
@@ -63,7 +63,7 @@ class Hand:
             kept = self.folder.load_job(one)
             if kept is None:
                 raise InputError(f"{self.folder.path} is damaged: the networks of this experience are missing.")
-            states[one] = kept[0]
+            states[one] = placed(kept[0], self.plan.device)
         return condensers(self.plan, learner, experience, method, courses(training, states, self.plan), name)
 
 

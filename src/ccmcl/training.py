@@ -1,0 +1,96 @@
+"""The job that trains the network which learns: what it starts from, what it sees, and what it is told of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from torch import Generator, Tensor
+
+from ccmcl.engine import Classify, Judge
+from ccmcl.learn import Distil, Shared, Trainer
+from ccmcl.loop import generator_for, placed
+from ccmcl.memory import Memory
+from ccmcl.nets import Params
+from ccmcl.plan import Learner, Plan
+from ccmcl.residual import ResNet
+from ccmcl.sources import Beside, Pictures, Replay, Source, Taught, Varied
+from ccmcl.stream import Experience
+
+MOMENTS = 4
+"""Moments of its course at which a network that shows the way itself is kept, the last one among them."""
+
+
+def learning(index: int) -> str:
+    """Name the job of an experience that trains the network."""
+    return f"learn {index}"
+
+
+def trainer(
+    plan: Plan,
+    start: Callable[[Generator], Params],
+    source: Source,
+    judge: Judge,
+    index: int,
+    outputs: int,
+    taught: Callable[[Source], tuple[Source, Judge]] | None = None,
+) -> Trainer:
+    """Lay out how a network learns from a start to tell so many classes apart, in the experience of this index.
+
+    ``taught`` adds what a teacher says of the images, and how that is judged.
+    """
+    style = plan.recipe.style
+    if style.varied:
+        source = Varied(source, outputs, style.mirrored, style.together)
+        judge = Shared(plan.net) if isinstance(judge, Classify) else judge
+    shown, net = source, plan.net  # a network is measured on what it sees, whatever it is told of that
+
+    def settle(params: Params, draws: Iterable[Tensor]) -> Params:
+        assert isinstance(net, ResNet)
+        return net.measured(params, (shown.take(drawn)[0] for drawn in draws))
+
+    if taught is not None:
+        source, judge = taught(source)
+    return Trainer(
+        start,
+        source,
+        partial(plan.engine.gradient, judge),
+        plan.recipe.steps,
+        plan.recipe.rate,
+        generator_for(plan.seed, "learn", index),
+        plan.device,
+        style,
+        settle if isinstance(net, ResNet) else None,
+        MOMENTS if plan.own_course else 1,
+    )
+
+
+def going_on(plan: Plan, learner: Learner, experience: Experience) -> Trainer:
+    """Lay out how the network goes on, on new pictures beside what is remembered, and keeps to what it was.
+
+    That counts for as much as the classes that the experience does not bring are of all.
+    """
+    old, outputs = learner.params, max([learner.seen - 1, *experience.classes]) + 1
+    others = set(learner.memory) - set(experience.classes)
+    weight = len(others) / len(others | set(experience.classes))
+
+    def start(generator: Generator) -> Params:
+        return plan.net.init(generator, outputs) if old is None else plan.net.grow(old, outputs, generator)
+
+    def taught(source: Source) -> tuple[Source, Judge]:
+        judge, answers = Distil(plan.net), partial(plan.engine.logits, plan.net, placed(old or {}, plan.device))
+        return Taught(source, outputs, answers, weight, judge.temperature), judge
+
+    source, judge = balanced(plan, learner.memory, experience), Classify(plan.net)
+    return trainer(plan, start, source, judge, experience.index, outputs, taught if old else None)
+
+
+def balanced(plan: Plan, memory: Memory, experience: Experience) -> Source:
+    """Make batches of the pictures at hand beside what is remembered, about as much of every class."""
+    share = len(experience.classes) / len(set(memory) | set(experience.classes))
+    new = max(1, round(plan.recipe.batch * share))
+    pictures = Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), new)
+    if share == 1:
+        return pictures
+    images, labels = memory.images().to(plan.device), memory.labels().to(plan.device)
+    return Beside(pictures, Replay(images, labels, max(1, plan.recipe.batch - new), weighting=False), share)
