@@ -27,19 +27,22 @@ log = logging.getLogger("ccmcl")
 SOURCE = Path(__file__).with_name("tiles.cpp")
 LANES = 16
 """Channels are taken so many at a time."""
-FEWEST = 128
-"""For fewer tiles the kernel's own change of basis costs more than is gained."""
-CHUNK = 256
-"""Tiles that are in hand at once, so that they stay in the cache of the processor."""
+FEWEST = 32
+"""For fewer tiles the kernel's own change of basis costs as much as is gained."""
+IN_HAND = 1 << 13
+"""Tiles times channels that are in hand at once, so that they stay in a core's own cache."""
+STEP = 12
+"""Tiles are taken so many at a time."""
+PLACES = 36
+"""The numbers that a tile is multiplied with."""
 FLAGS = {"AVX512": ("-mavx512f", "-mfma"), "AVX2": ("-mavx2", "-mfma")}
 A, B = 0.5, 2.0
 """The squares of the points a and b of tiles.cpp."""
 
-Change = Callable[[int, int, int, int, int, int, int, int, int], None]
-"""From one address to another: height, width and channels, the tiles from the first to the last, where the buffer
-begins and how many it has room for."""
-CHANGES: dict[str, Change] = {}
-"""The changes of basis, once they are loaded."""
+Work = Callable[..., None]
+"""Four addresses; then height, width, the channels of both sides, the first tile, the last, and how many at once."""
+CODE: dict[str, Work] = {}
+"""The machine code, once it is loaded."""
 _wanted: ContextVar[bool | None] = ContextVar("wanted", default=None)
 
 
@@ -104,10 +107,10 @@ def load(folder: Path) -> bool:
                 subprocess.run([compiler, *flags, "-o", made, SOURCE], check=True, capture_output=True)  # noqa: S603
                 write(path, made.read_bytes())
             code = ctypes.CDLL(str(path))
-        for name in ("take_tiles", "spread_tiles", "put_tiles"):
-            change = getattr(code, name)
-            change.argtypes, change.restype = [ctypes.c_void_p] * 2 + [ctypes.c_long] * 7, None
-            CHANGES[name] = change
+        for name in ("convolve", "correlate"):
+            work = getattr(code, name)
+            work.argtypes, work.restype = [ctypes.c_void_p] * 4 + [ctypes.c_long] * 7, None
+            CODE[name] = work
     except Exception as error:  # whatever is wrong with a compiler, there is another way
         log.warning("Cannot compile convolutions by tiles (%s); going on without.", first_line(error))
         return False
@@ -128,28 +131,21 @@ BASIS = kernel_basis()
 
 def convolve_tiles(x: Float[Tensor, "n i h w"], kernel: Float[Tensor, "o i 3 3"]) -> Float[Tensor, "n o h w"]:
     """Convolve images with a kernel, at the edge with zeros."""
-    x = channels_last(x)
-    made = _empty(x, len(kernel))
-    factors = (BASIS @ kernel.permute(2, 3, 1, 0).reshape(9, -1)).view(36, x.shape[1], len(kernel))
-    taken, products = _buffer(x, x.shape[1]), _buffer(x, len(kernel))
-    for begin, end in _chunks(x):
-        _change("take_tiles", x, taken, x, begin, end)
-        torch.bmm(taken, factors, out=products)
-        _change("put_tiles", products, made, made, begin, end)
+    x, outputs = channels_last(x), len(kernel)
+    made = _empty(x, outputs)
+    panels = kernel.reshape(outputs // LANES, LANES, x.shape[1], 9).permute(3, 0, 2, 1)
+    factors = BASIS @ panels.reshape(9, -1)
+    _side_by_side("convolve", x, outputs, lambda _: (x, factors, made))
     return made
 
 
 def correlate_tiles(x: Float[Tensor, "n i h w"], y: Float[Tensor, "n o h w"]) -> Float[Tensor, "o i 3 3"]:
     """Differentiate ⟨y, convolve(x, k)⟩ by the kernel k."""
     x, y = channels_last(x), channels_last(y)
-    taken, spread = _buffer(x, x.shape[1]), _buffer(x, y.shape[1])
-    total = torch.zeros(36, y.shape[1], x.shape[1])
-    for begin, end in _chunks(x):
-        _change("take_tiles", x, taken, x, begin, end)
-        _change("spread_tiles", y, spread, y, begin, end)
-        used = end - begin
-        total.baddbmm_(spread[:, :used].mT, taken[:, :used])
-    return (BASIS.T @ total.view(36, -1)).view(3, 3, y.shape[1], x.shape[1]).permute(2, 3, 0, 1)
+    sums = torch.zeros(torch.get_num_threads(), PLACES, y.shape[1] * x.shape[1])
+    _side_by_side("correlate", x, y.shape[1], lambda thread: (x, y, sums[thread]))
+    total = sums[0] if len(sums) == 1 else sums.sum(0)
+    return (BASIS.T @ total).view(3, 3, y.shape[1], x.shape[1]).permute(2, 3, 0, 1)
 
 
 def _like_convolved(x: Tensor, kernel: Tensor) -> Tensor:
@@ -171,15 +167,6 @@ for _function, _like, _schema in (
     torch.library.register_fake(f"ccmcl::{_function.__name__}", _like, lib=OPERATIONS)
 
 
-def _chunks(x: Tensor) -> Iterator[tuple[int, int]]:
-    count = tiles_of(x)
-    return ((begin, min(begin + CHUNK, count)) for begin in range(0, count, CHUNK))
-
-
-def _buffer(x: Tensor, channels: int) -> Tensor:
-    return torch.empty(36, min(CHUNK, tiles_of(x)), channels)
-
-
 def _empty(x: Tensor, channels: int) -> Tensor:
     return x.new_empty(len(x), *x.shape[2:], channels).permute(0, 3, 1, 2)
 
@@ -189,18 +176,19 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "tiles")
 
 
-def _change(name: str, source: Tensor, target: Tensor, picture: Tensor, begin: int, end: int) -> None:
-    """Change the basis of some tiles, each thread its share of them."""
-    change = CHANGES[name]
-    _, channels, height, width = picture.shape
-    room = min(CHUNK, tiles_of(picture))
-    threads = torch.get_num_threads()
-    cuts = [begin + (end - begin) * part // threads for part in range(threads + 1)]
+def _side_by_side(name: str, x: Tensor, outputs: int, tensors: Callable[[int], tuple[Tensor, Tensor, Tensor]]) -> None:
+    """Have machine code take all tiles of some images, each thread its share of them, and so many at a time."""
+    _, inputs, height, width = x.shape
+    threads, count = torch.get_num_threads(), tiles_of(x)
+    room = max(1, IN_HAND // (STEP * (inputs + outputs))) * STEP
+    cuts = [count * part // threads for part in range(threads + 1)]
 
-    def share(first: int, last: int) -> None:
-        change(source.data_ptr(), target.data_ptr(), height, width, channels, first, last, begin, room)
+    def share(thread: int) -> None:
+        hand = torch.empty(PLACES * ((inputs + outputs) * room + 2 * LANES))
+        addresses = (tensor.data_ptr() for tensor in (*tensors(thread), hand))
+        CODE[name](*addresses, height, width, inputs, outputs, *cuts[thread : thread + 2], room)
 
     if threads == 1:
-        share(begin, end)
+        share(0)
     else:
-        list(_pool(threads).map(share, cuts[:-1], cuts[1:]))
+        list(_pool(threads).map(share, range(threads)))
