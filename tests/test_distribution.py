@@ -33,10 +33,10 @@ def networks(net: ConvNet = NET) -> Courses:
     return Courses.of([(net.init(seeded(10 + k), 3), net.init(seeded(20 + k), 3)) for k in range(2)])
 
 
-def memory_of(kind: str, form: Form) -> Learned:
+def memory_of(kind: str, form: Form, count: int = 3) -> Learned:
     side = 8 if form.size is None else 4
     shape = (2, side, side) if form.frequencies is None else (1, 1, form.frequencies.numbers)
-    components = torch.rand(3, *shape, generator=seeded(1))
+    components = torch.rand(count, *shape, generator=seeded(1))
     if kind == "pixels":
         return formed(Pixels, {"pixels": components}, form)
     return formed(Composite, {"components": components, "weights": torch.rand(3, 4, generator=seeded(2))}, form)
@@ -52,7 +52,8 @@ def naive(job: Matcher) -> dict[str, Tensor]:
     """The same, written down step by step with PyTorch's own optimiser and derivatives."""
     units = varying(job)
     leaves = {name: (tensor / units[name]).requires_grad_() for name, tensor in job.memory.numbers().items()}
-    rule = torch.optim.Adam(leaves.values(), job.settings.rate)
+    many = len(job.memory.images())
+    rule = torch.optim.Adam(leaves.values(), job.settings.rate * (24 / many if many > 24 else 1))
     fall = torch.optim.lr_scheduler.CosineAnnealingLR(rule, job.settings.updates)
     generator = seeded(4)
     for done in range(job.settings.updates):
@@ -250,6 +251,13 @@ def test_a_network_on_the_line_is_between_its_ends() -> None:
             assert torch.allclose(line[name], torch.lerp(courses.start[name][1], end[name], along), atol=1e-6)
 
 
+def test_each_of_many_images_is_moved_so_much_the_less() -> None:
+    job = matcher(memory_of("pixels", Form(), count=40))
+    learned = job.finish(drive({"job": job})["job"])
+    for name, tensor in naive(job).items():
+        assert torch.allclose(learned.numbers()[name], tensor, atol=1e-5), name
+
+
 def test_a_memory_begun_as_noise_can_reach_what_never_varies() -> None:
     """The borders of a digit are black in every picture; noise must be able to get there."""
     memory = memory_of("pixels", Form())
@@ -257,7 +265,8 @@ def test_a_memory_begun_as_noise_can_reach_what_never_varies() -> None:
     pixels[:, :, 2:6, 2:6] = torch.randint(256, (20, 2, 4, 4), generator=seeded(3), dtype=torch.uint8)
     units = matcher(memory, pixels=pixels).units["pixels"]
     assert units[:, 0].min() > 0.1
-    assert matcher(formed(Pixels, {"pixels": torch.zeros(3, 2, 8, 8)}, Form()), pixels=pixels).units["pixels"].min() > 0
+    black = matcher(formed(Pixels, {"pixels": torch.zeros(3, 2, 8, 8)}, Form()), pixels=pixels)
+    assert black.units["pixels"].min() > 1e-4, "what never varies can still be moved"
 
 
 def test_weights_that_are_alike_still_move() -> None:
@@ -271,4 +280,4 @@ def test_a_class_of_one_picture_is_remembered_as_it_is(distance: str) -> None:
     memory = formed(Pixels, {"pixels": pixels / 255}, Form())
     job = matcher(memory, pixels=pixels, settings=replace(SETTINGS, distance=distance, judged=0.0))
     learned = job.finish(drive({"job": job})["job"])
-    assert learned.images().isfinite().all()
+    assert (learned.images() - pixels / 255).abs().max() < 1e-3

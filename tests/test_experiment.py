@@ -392,3 +392,23 @@ def test_classes_of_each_experience_are_read(text: str, sizes: list[int] | int) 
 def test_unreadable_classes_of_each_experience_are_a_sentence(text: str) -> None:
     with pytest.raises(InputError, match=r"Cannot read the classes of each experience .*\."):
         Experiment.of(per_experience=text).sizes()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("method", [*METHODS, None])
+@pytest.mark.parametrize("given", [{}, {"continued": "no"}, {"objective": "gradient"}, {"network": "plain"}])
+def test_all_settings_of_an_experiment_make_it_again(preset: str, method: str | None, given: dict[str, Any]) -> None:
+    chosen: dict[str, Any] = {} if method is None else {"method": method}
+    made = Experiment.of(preset=preset, **given, **chosen)
+    assert Experiment.of(**made.as_dict()) == made
+
+
+def test_a_table_may_have_experts_in_some_rows_and_none_in_others() -> None:
+    rows = [Experiment.of(preset="fast", experts=count, expert_steps=50) for count in (0, 2)]
+    assert [row.experts for row in rows] == [0, 2]
+
+
+@pytest.mark.parametrize("method", ["rehearsal", "bic", "finetune", "joint"])
+def test_what_is_matched_is_nothing_to_a_method_that_learns_no_memory(method: str) -> None:
+    made = Experiment.of(preset="fast", method=method, objective="gradient")
+    assert made.condense_rate == Experiment.of(preset="fast", method=method).condense_rate

@@ -223,16 +223,18 @@ def test_the_learner_sees_nothing_but_the_memory(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("objective", ["gradient", "distribution"])
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize(("soft", "continued"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("soft", "continued", "experts"), [(False, False, 2), (True, False, 2), (False, True, 2), (False, True, 0)]
+)
 def test_the_steps_that_are_announced_are_taken(
-    method: str, objective: str, recipe: str, soft: bool, continued: bool
+    method: str, objective: str, recipe: str, soft: bool, continued: bool, experts: int
 ) -> None:
     plan = replace(
         PLAN,
         recipe=Recipe(5, 8, 0.01, RECIPES[recipe]),
         objective=objective,
         shape=Shape(soft=soft, bits=8, start="typical"),
-        distribution=Distribution(2, 3, 2, 8),
+        distribution=Distribution(experts, 3, 2, 8),
         continued=continued,
     )
     taken = dict[str, int]()
@@ -257,8 +259,10 @@ def test_the_steps_that_are_announced_are_taken(
 
 @pytest.mark.parametrize("method", ["composite", "condensation", "rehearsal", "bic", "joint"])
 @pytest.mark.parametrize("continued", [False, True])
-def test_a_class_that_comes_again_is_remembered_from_new_and_old(method: str, continued: bool) -> None:
-    plan = replace(PLAN, continued=continued)
+@pytest.mark.parametrize("objective", ["gradient", "distribution"])
+def test_a_class_that_comes_again_is_remembered_from_new_and_old(method: str, continued: bool, objective: str) -> None:
+    distribution = Distribution(0 if continued else 1, 2, 2, 8)
+    plan = replace(PLAN, continued=continued, objective=objective, distribution=distribution)
     first = met(method, plan, experiences=1)[0]
     digits = stream()[0]
     again = Experience(1, (0,), digits.of_class(0)[:5], torch.zeros(5, dtype=torch.int64))

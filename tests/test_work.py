@@ -53,4 +53,4 @@ def test_an_inner_iteration_is_the_sum_of_its_parts() -> None:
     both = work.inner_iteration(net, 10, settings, 4, 0) + work.inner_iteration(net, 10, settings, 4, 8)
     assert work.condensing(net, 10, settings, 4, groups) == 2 * 500 * both
     assert work.learning(net, 10, Recipe(500, 128, 0.01), [8, 16]) == 500 * 24 * gradient
-    assert work.asking(net, 10, Recipe(500, 128, 0.01), 3) == 3 * 500 * 128 * sum(work.layers(net, 10))
+    assert work.looking(net, 10, Recipe(500, 128, 0.01), 3 * 500) == 3 * 500 * 128 * sum(work.layers(net, 10))

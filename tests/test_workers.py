@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,24 @@ def test_experts_are_shared_by_the_workers_that_condense(tmp_path: Path) -> None
     assert results[0] == results[1]
 
 
-def test_the_course_of_the_network_is_shared_by_the_workers_that_condense(tmp_path: Path) -> None:
-    settings = {"objective": "distribution", "recipe": "strong", "start": "real", "squash": "no", "distance": "levels"}
-    settings |= {"continued": "yes", "network": "residual", "condense_optimiser": "adam"}
-    one = experiment(**settings, experts=0, updates=4)
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def by_its_own_course(**given: Any) -> Experiment:
+    """Five images of each class: a product of so few is rounded otherwise by two threads than by one."""
+    small = {"updates": 4, "steps": 8, "width": 16, "condense_batch": 16, "order": "0,1,2,3", "budget": "184B/class"}
+    return Experiment.of(**{"preset": "fast", **small, **given})
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("experts", [0, 2])
+def test_networks_that_show_the_way_are_shared_by_the_workers_that_condense(tmp_path: Path, experts: int) -> None:
+    one = by_its_own_course(experts=experts)
     results = [
         outcome(run(one, tmp_path / str(workers), compute=Compute(compile="off", workers=workers)))
         for workers in (1, 2)
@@ -106,16 +121,31 @@ def test_the_course_of_the_network_is_shared_by_the_workers_that_condense(tmp_pa
     assert results[0] == results[1]
 
 
+@pytest.mark.usefixtures("two_threads")
+def test_a_run_that_is_killed_while_workers_condense_goes_on_with_or_without_them(tmp_path: Path) -> None:
+    one = by_its_own_course(updates=30)
+    wanted = outcome(run(one, tmp_path / "whole", compute=Compute("off", "cpu", 1)))
+
+    class Dead(BaseException):
+        pass
+
+    def die() -> None:
+        raise Dead
+
+    for workers in (1, 2):
+        watching = Watching(at=8 + 20, act=die)  # after the eight steps of the network, in the middle of its memory
+        with pytest.raises(Dead):
+            run(one, tmp_path / str(workers), None, watching, 0, Compute("off", "cpu", 2))
+        assert watching.names[-1].startswith("condense")
+        assert outcome(run(one, tmp_path / str(workers), compute=Compute("off", "cpu", workers))) == wanted
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_the_share_of_threads_is_the_same_with_and_without_workers(tmp_path: Path) -> None:
     """Two threads for two classes are one for each, whether both are done by one process or by two."""
     asked = experiment(per_experience="2", order="0,1")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        one = run(asked, tmp_path / "one", compute=Compute("off", "cpu", 1))
-        two = run(asked, tmp_path / "two", compute=Compute("off", "cpu", 2))
-    finally:
-        torch.set_num_threads(threads)
+    one = run(asked, tmp_path / "one", compute=Compute("off", "cpu", 1))
+    two = run(asked, tmp_path / "two", compute=Compute("off", "cpu", 2))
     assert outcome(one) == outcome(two)
 
 

@@ -14,8 +14,10 @@ from ccmcl.catalogue import COMPILE, DEVICES
 from ccmcl.compiling import Graphs, has_compiler
 from ccmcl.engine import Engine
 from ccmcl.errors import InputError, nearest
+from ccmcl.learn import MEASURED
 from ccmcl.methods import begins_anew
 from ccmcl.plan import COUNTS, Plan
+from ccmcl.training import moments
 
 log = logging.getLogger("ccmcl")
 WORTH_COMPILING = 2e13
@@ -101,7 +103,9 @@ def operations(plan: Plan, method: str, groups: Sequence[Sequence[int]]) -> tupl
 
     def learning(images: Sequence[int]) -> int:
         recipes = [replace(plan.recipe, steps=count) for count in steps]
-        return sum(work.learning(plan.net, outputs, one, [some]) for one, some in zip(recipes, images, strict=True))
+        learned = (work.learning(plan.net, outputs, one, [some]) for one, some in zip(recipes, images, strict=True))
+        measured = len(groups) * moments(plan) * MEASURED if plan.net.mixes else 0
+        return sum(learned) + work.looking(plan.net, outputs, plan.recipe, measured)
 
     if method not in ("composite", "condensation") or limit is None:
         return learning([batch] * len(groups)), 0
@@ -110,7 +114,7 @@ def operations(plan: Plan, method: str, groups: Sequence[Sequence[int]]) -> tupl
     whole = plan.recipe.style.varied or plan.continued
     learned = learning([batch if whole else min(batch, images * known) for known in seen])
     if plan.continued:
-        learned += work.asking(plan.net, outputs, plan.recipe, len(groups) - 1)
+        learned += work.looking(plan.net, outputs, plan.recipe, (len(groups) - 1) * plan.recipe.steps)
     trained = replace(plan.recipe, steps=plan.experts * plan.distribution.expert_steps)
     experts = work.learning(plan.expert, outputs, trained, [batch] * len(groups))
     if plan.objective == "distribution":

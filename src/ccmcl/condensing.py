@@ -24,6 +24,7 @@ from ccmcl.threads import limited
 from ccmcl.training import balanced, going_on, learning
 
 
+@limited(1)  # with more, what is remembered would be decoded to other last bits
 def leading(plan: Plan, learner: Learner, experience: Experience, method: str) -> dict[str, Trainer]:
     """Lay out the jobs that train the networks which show the way: some experts, or the very one that learns."""
     if plan.own_course:
@@ -62,8 +63,7 @@ def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -
 def courses(jobs: Mapping[str, Trainer], states: Mapping[str, State], plan: Plan) -> Courses:
     """Take the networks that show the way out of their last states: experts before and after, or one on its course."""
     if plan.own_course:
-        with limited(1):  # whoever measures it, with however many threads, finds the same
-            course = [checked(one, "the network") for name in jobs for one in jobs[name].course(states[name])]
+        course = [checked(one, "the network") for name in jobs for one in jobs[name].course(states[name])]
         if plan.engine.graphs is not None:  # compiled once, not for every number of classes
             course = [widened(one, capacity(outputs_of(one))) for one in course]
         return Courses.through([placed(one, plan.device) for one in course])
@@ -75,6 +75,7 @@ def courses(jobs: Mapping[str, Trainer], states: Mapping[str, State], plan: Plan
     return Courses.of(networks)
 
 
+@limited(1)
 def condensers(
     plan: Plan,
     learner: Learner,

@@ -24,8 +24,8 @@ from ccmcl.objectives import DEAD, DISTANCES, TINY
 from ccmcl.sources import CHANCES
 
 FEW = 24
-"""Images that are moved at the full rate. What more of them show is nearer to the truth already, and what is missing is
-hidden deeper in the chance of what is drawn: they are moved so much the less."""
+"""Of Q images, if that is more than so many, each is moved at this / Q of the rate: many images show what a class is
+like nearly right from the start, and what moves them is more and more the chance of what is drawn."""
 VARYING = 1000
 """Pictures that show how much a number varies."""
 AT_ONCE = 64
@@ -51,7 +51,7 @@ class Distribution:
     turned: bool = False
     """the networks also tell in what direction a picture is turned"""
     judged: float = 0.1
-    """weight of the cross-entropy under the trained network"""
+    """weight of the cross-entropy under the network whose features are matched, at the end of its line"""
     distance: str = "mean"
     """what of the features is matched: their mean, the whole cloud, or clouds at every level of the network"""
     width: int = 0
@@ -60,7 +60,10 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Courses:
-    """What some networks were before they were trained and after, each parameter with the networks along its front."""
+    """Some networks, each parameter with the networks along its front.
+
+    Of each there is what it was before it was trained and after, or, where both are one, what it is met as.
+    """
 
     start: Params
     end: Params
@@ -84,6 +87,8 @@ class Courses:
         """Take a network on the line between its beginning and its end, and the end."""
         chosen = which.reshape(1)
         end = {name: tensor.index_select(0, chosen)[0] for name, tensor in self.end.items()}
+        if self.start is self.end:
+            return end, end
         start = {name: tensor.index_select(0, chosen)[0] for name, tensor in self.start.items()}
         return {name: start[name] + along * (end[name] - start[name]) for name in end}, end
 
@@ -156,9 +161,9 @@ class Draw:
 class Matcher:
     """A job that learns the memory of one class by the features that trained networks find in it.
 
-    Every step takes a network at random on the line from its beginning to its end, changes real and remembered images
-    in the same random way, and draws their features together. ``courses`` are the networks, shared by the classes
-    of an experience.
+    Every step takes one of the networks at random, on the line from its beginning to its end where it has one, changes
+    real and remembered images in the same random way, and draws their features together. ``courses`` are the networks,
+    shared by the classes of an experience.
     """
 
     net: ConvNet
@@ -184,13 +189,13 @@ class Matcher:
         The highest frequencies of a picture are a hundred times smaller than the lowest. Moved alike, they would soon
         be noise by which a network tells what is remembered from what is real.
         """
-        numbers = self.memory.numbers()
+        numbers = placed(self.memory.numbers(), self.device)
         name, stored = next((name, tensor) for name, tensor in numbers.items() if name != "weights")
         _, channels, height, width = stored.shape
         real = torch.cat(
             [
                 self.memory.form.encoded(unit(some), (channels, height, width))
-                for some in torch.split(self.pixels[:VARYING].cpu(), AT_ONCE)
+                for some in torch.split(self.pixels[:VARYING], AT_ONCE)
             ]
         )
         spread, mean = torch.std_mean(real, 0, correction=0)
@@ -198,7 +203,7 @@ class Matcher:
         found = {name: spread + DEAD * spread.mean() + TINY}
         if "weights" in numbers:
             found["weights"] = numbers["weights"].square().mean().sqrt() + TINY
-        return placed(found, self.device)
+        return found
 
     def init(self) -> State:
         """Lay out the state: the memory, its optimiser, and the random stream."""

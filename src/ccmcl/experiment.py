@@ -183,12 +183,15 @@ class Experiment:
             filled |= EXPERTS[preset]
         if given.get("network") == "plain" and preset != "paper":  # which learns more slowly
             filled["rate"] = PLAIN_RATE
-        if given.get("objective") == "gradient" and preset != "paper":  # whose rate has no units
-            filled["condense_rate"] = PLAIN_RATE
+        if given.get("objective") == "gradient" and "objective" in filled:
+            filled["condense_rate"] = PLAIN_RATE  # which has no units then
         made = Experiment(**{**filled, **given})
         ignored = [name for name in BY_EXPERTS if name in given]
-        if ignored and made.method in ("composite", "condensation") and not made.experts:
-            raise InputError(f"There are no experts, so {ignored[0]} would change nothing: give experts of at least 1.")
+        if ignored and "experts" in filled and not {"experts", "objective"} & given.keys() and not made.experts:
+            raise InputError(
+                f"The preset {preset} trains no experts, so {ignored[0]} would change nothing: "
+                "give experts of at least 1."
+            )
         ignored = [name for name in BY_GRADIENT if name in given]
         if ignored and "objective" not in given and made.objective != "gradient":
             raise InputError(
@@ -227,8 +230,8 @@ class Experiment:
             raise InputError("Soft labels are what experts take images for: give experts of at least 1.")
         if not self.experts and self.objective == "distribution" and self.continued == "no":
             raise InputError(
-                "Without experts, the network shows the way that goes on from experience to experience: "
-                "give continued yes, or experts of at least 1."
+                "With experts 0 the memory is drawn by the network that learns, which must go on from experience to "
+                "experience then: give continued yes, or experts of at least 1."
             )
         if not 0 <= self.judged <= sys.float_info.max:
             raise InputError(f"The setting judged must not be negative ({self.judged}).")

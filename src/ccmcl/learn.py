@@ -92,7 +92,7 @@ class Trainer:
     settle: Callable[[Params, Iterable[Tensor]], Params] | None = None
     """adds to trained parameters what is measured on batches, given what is drawn for these"""
     moments: int = 1
-    """The parameters are kept at so many even moments of the course; at the last of them as they come out."""
+    """The parameters are kept at so many moments of the course, evenly apart; at the last of them as they come out."""
 
     def init(self) -> State:
         """Make the parameters to start from."""
@@ -120,7 +120,7 @@ class Trainer:
         after |= met | self._moved(state, params, gradients, done)
         if done + 1 in self._marks():
             after |= prefixed(f"course.{done + 1}", section(after, "params"))
-        return after, value
+        return (self._ended(after) if done + 1 == self.total else after), value
 
     def _marks(self) -> list[int]:
         """Choose the steps after which the parameters are kept, but for the last."""
@@ -145,22 +145,27 @@ class Trainer:
             after |= prefixed("average", mean)
         return after | prefixed("params", params)
 
-    def finish(self, state: State) -> Params:
-        """Take the parameters out of the last state."""
-        return self._settled(section(state, "average" if self.style.average else "params"), state)
+    def _ended(self, state: State) -> State:
+        """Add what comes out to the last state, and measure what is to be measured of it and of the moments before.
+
+        It is a part of the job, so that whoever takes it out of the state finds the same.
+        """
+        state = state | prefixed(f"course.{self.total}", section(state, "average" if self.style.average else "params"))
+        if self.settle is None:
+            return state
+        for mark in (*self._marks(), self.total):
+            generator = resumed(state)
+            draws = (self.source.draw(generator).to(self.device) for _ in range(MEASURED))
+            state |= prefixed(f"course.{mark}", self.settle(section(state, f"course.{mark}"), draws))
+        return state
 
     def course(self, state: State) -> list[Params]:
         """Take the parameters out of the last state as they were at each moment, those that come out last."""
-        before = [section(state, f"course.{mark}") for mark in self._marks()]
-        return [*(self._settled(params, state) for params in before), self.finish(state)]
+        return [placed(section(state, f"course.{mark}"), CPU) for mark in (*self._marks(), self.total)]
 
-    def _settled(self, params: Params, state: State) -> Params:
-        """Measure what is to be measured of trained parameters."""
-        if self.settle is not None:
-            generator = resumed(state)
-            draws = (self.source.draw(generator).to(self.device) for _ in range(MEASURED))
-            params = self.settle(params, draws)
-        return placed(params, CPU)
+    def finish(self, state: State) -> Params:
+        """Take the parameters out of the last state."""
+        return self.course(state)[-1]
 
 
 def fallen(done: int, total: int) -> float:

@@ -151,7 +151,8 @@ def _condense_and_learn(plan: Plan, learner: Learner, experience: Experience, dr
     if not plan.continued:
         replay = _replay(plan, memory, plan.recipe.batch)
         return Learner(memory, _learn(plan, experience, drive, max(memory) + 1, replay))
-    name, job = learning(experience.index), going_on(plan, room, experience)
+    name = learning(experience.index)
+    job = training[name] if name in training else going_on(plan, room, experience)
     state = states[name] if name in states else drive({name: job})[name]
     return Learner(memory, checked(job.finish(state), "the network"))
 

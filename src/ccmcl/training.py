@@ -61,8 +61,13 @@ def trainer(
         plan.device,
         style,
         settle if isinstance(net, ResNet) else None,
-        MOMENTS if plan.own_course else 1,
+        moments(plan),
     )
+
+
+def moments(plan: Plan) -> int:
+    """Say at how many moments of its course the network is kept."""
+    return MOMENTS if plan.own_course else 1
 
 
 def going_on(plan: Plan, learner: Learner, experience: Experience) -> Trainer:

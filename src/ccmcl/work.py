@@ -68,6 +68,6 @@ def learning(net: ConvNet, outputs: int, recipe: Recipe, distinct: Sequence[int]
     return sum(recipe.steps * count * per_image(net, outputs, GRADIENT) for count in distinct)
 
 
-def asking(net: ConvNet, outputs: int, recipe: Recipe, times: int) -> int:
-    """Count what a teacher is asked for every image, in so many experiences."""
-    return times * recipe.steps * recipe.batch * per_image(net, outputs, FORWARD)
+def looking(net: ConvNet, outputs: int, recipe: Recipe, batches: int) -> int:
+    """Count so many batches that go through a network, to be judged by a teacher or to be measured."""
+    return batches * recipe.batch * per_image(net, outputs, FORWARD)
