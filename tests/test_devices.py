@@ -14,14 +14,17 @@ from torch.utils._pytree import tree_leaves
 
 from ccmcl.compute import Compute, device_of, settle
 from ccmcl.condense import Condensation, Condenser
+from ccmcl.distribution import Courses, Distribution, Matcher
 from ccmcl.engine import Classify, Engine
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
+from ccmcl.forms import Form
 from ccmcl.learn import Distil, Trainer
 from ccmcl.loop import CPU, State, placed
-from ccmcl.memory import Composite, Pixels
+from ccmcl.memory import Composite, Pixels, formed
 from ccmcl.nets import ConvNet
 from ccmcl.planning import plan_of
+from ccmcl.residual import ResNet
 from ccmcl.sources import Beside, Pictures, Replay, Source, WithLogits
 
 META = torch.device("meta")
@@ -78,6 +81,30 @@ def test_nothing_is_copied_to_the_device_between_two_networks(kind: type, traini
         assert on_device(state) == {"meta"}
         assert loss.device == META
         assert (watch.moved > 0) == (step % 4 == 0), "draws and networks come once for each network"
+
+
+@pytest.mark.parametrize("form", [Form(), Form(bits=8)], ids=str)
+def test_drawing_a_memory_by_features_copies_nothing_but_draws_for_many_steps(form: Form) -> None:
+    net = ResNet(SHAPE, 4)
+    course = Courses.through([placed(net.init(seeded(0), 5), META) for _ in range(2)])
+    job = Matcher(
+        net,
+        3,
+        torch.zeros(40, *SHAPE, dtype=torch.uint8, device=META),
+        formed(Pixels, {"pixels": torch.rand(6, *SHAPE, generator=seeded(1))}, form),
+        course,
+        Distribution(0, updates=60, batch=8, distance="levels"),
+        True,
+        seeded(2),
+        device=META,
+    )
+    state, moves = job.init(), []
+    for _ in range(job.total):
+        with Watch() as watch:  # type: ignore[no-untyped-call]
+            state, _ = job.step(state)
+        moves.append(watch.moved)
+    assert [step for step, moved in enumerate(moves) if moved] == [0, 50]
+    assert on_device(state) == {"meta"}
 
 
 def sources() -> dict[str, Source]:

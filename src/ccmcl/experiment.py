@@ -150,10 +150,12 @@ class Experiment:
     training: int = setting("network steps between two real batches, J")
     condense_batch: int = setting("size of a real batch while condensing, B_C")
     condense_optimiser: str = setting(f"rule that updates the memory: {', '.join(OPTIMISERS)}")
-    condense_rate: float = setting("its learning rate, γ_C; by features, in units of how much a stored number varies")
+    condense_rate: float = setting(
+        "its learning rate, γ_C; by features in units of how much a number varies, and times 24/Q of Q > 24 images"
+    )
     steps: int = setting("training steps for each experience, S")
     batch: int = setting("size of a training batch, B_T")
-    rate: float = setting("learning rate of the networks, γ_T")
+    rate: float = setting("learning rate of the network that learns, γ_T")
 
     @staticmethod
     def of(data_dir: Path | str | None = None, shape: tuple[int, int, int] | None = None, **given: Any) -> Experiment:

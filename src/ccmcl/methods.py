@@ -44,12 +44,12 @@ class Method:
 
 
 def composite(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
-    """Condense each class into components and weights, then learn from the memory alone (the paper's method)."""
+    """Condense each class into components and weights, and learn from the memory (the paper's method)."""
     return _condense_and_learn(plan, learner, experience, drive, "composite")
 
 
 def condensation(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
-    """Condense each class into free images, then learn from the memory alone."""
+    """Condense each class into free images, and learn from the memory."""
     return _condense_and_learn(plan, learner, experience, drive, "condensation")
 
 
@@ -133,7 +133,7 @@ def everything(memory: Memory, experiences: Iterable[Experience]) -> Memory:
 
 
 def _condense_and_learn(plan: Plan, learner: Learner, experience: Experience, drive: Drive, method: str) -> Learner:
-    """Algorithm 2 for one experience."""
+    """Algorithm 2 for one experience; a network that goes on learns before or after, beside the new pictures."""
     training = leading(plan, learner, experience, method)
     states = drive(training) if training else {}
     trained = courses(training, states, plan) if training else None

@@ -84,12 +84,12 @@ class Plan:
 
     @property
     def condensing(self) -> ConvNet:
-        """What the networks are like whose gradients or features are matched: each image by itself, in a few blocks."""
+        """What the networks are like whose gradients are matched: each image by itself, in a few blocks."""
         return ConvNet(**{field.name: getattr(self.net, field.name) for field in fields(ConvNet)})
 
     @property
     def expert(self) -> ConvNet:
-        """What those are like that show the way in each experience."""
+        """What those are like whose features are matched."""
         if self.own_course:
             return self.net
         return replace(self.condensing, width=self.distribution.width or self.net.width)
