@@ -20,8 +20,8 @@ from ccmcl.plan import COUNTS, Plan
 from ccmcl.training import moments
 
 log = logging.getLogger("ccmcl")
-WORTH_COMPILING = 2e13
-"""Operations from which compiling earns back its time: three or four minutes of two cores."""
+WORTH_COMPILING = 3e13
+"""Operations from which compiling earns back its time: four or five minutes of two cores."""
 WORTH_WORKERS = 1e11
 """Operations of condensing from which it is worth starting processes."""
 
