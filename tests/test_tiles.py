@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccmcl import tiles
-from ccmcl.compiling import Graphs, code_folder
+from ccmcl.compiling import Graphs, code_folder, has_tiles
 from ccmcl.convolution import convolve, correlate
 from ccmcl.engine import Classify, Engine, even
 from ccmcl.nets import ConvNet
+from ccmcl.residual import ResNet
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -117,6 +118,24 @@ def test_a_compiled_gradient_is_the_plain_one() -> None:
     plain, _ = Engine().gradient(Classify(net), params, batch)
     for name, gradient in plain.items():
         assert torch.allclose(found[name], gradient, atol=1e-4 * float(gradient.abs().max())), name
+
+
+@pytest.mark.parametrize("net", [ConvNet((3, 16, 16), 32), ResNet((3, 16, 16), 32)], ids=["plain", "residual"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_uncompiled_gradient_by_tiles_is_the_plain_one(net: ConvNet, threads: int) -> None:
+    assert has_tiles()
+    generator = torch.Generator().manual_seed(1)
+    params, images = net.init(generator, 10), torch.rand(128, 3, 16, 16, generator=generator)
+    batch = (images, torch.arange(128) % 10, even(128, images))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        plain, tiled = (Engine(tiles=wanted).gradient(Classify(net), params, batch)[0] for wanted in (False, True))
+    finally:
+        torch.set_num_threads(before)
+    assert any(not torch.equal(tiled[name], plain[name]) for name in plain), "there were no tiles"
+    for name, gradient in plain.items():
+        assert torch.allclose(tiled[name], gradient, atol=1e-4 * float(gradient.abs().max())), name
 
 
 def test_without_a_compiler_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

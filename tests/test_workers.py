@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -122,8 +123,20 @@ def test_networks_that_show_the_way_are_shared_by_the_workers_that_condense(tmp_
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_a_run_that_is_killed_while_workers_condense_goes_on_with_or_without_them(tmp_path: Path) -> None:
-    one = by_its_own_course(updates=30)
+def test_convolutions_by_tiles_are_the_same_in_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ccmcl.compute.WORTH_TILES", 0)
+    one, results = by_its_own_course(width=32, order="0,1"), []
+    for workers in (1, 2):
+        folder = run(one, tmp_path / str(workers), compute=Compute("auto", "cpu", workers))
+        assert json.loads((folder.path / "cost.json").read_text())["engine"]["code"] == "tiles"
+        results.append(outcome(folder))
+    assert results[0] == results[1]
+    assert results[0] != outcome(run(one, tmp_path / "plain", compute=Compute("off", "cpu", 1))), "there were no tiles"
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_run_that_ends_while_workers_condense_goes_on_without_them(tmp_path: Path) -> None:
+    one = by_its_own_course(updates=30, order="0,1")
     wanted = outcome(run(one, tmp_path / "whole", compute=Compute("off", "cpu", 1)))
 
     class Dead(BaseException):
@@ -132,12 +145,11 @@ def test_a_run_that_is_killed_while_workers_condense_goes_on_with_or_without_the
     def die() -> None:
         raise Dead
 
-    for workers in (1, 2):
-        watching = Watching(at=8 + 20, act=die)  # after the eight steps of the network, in the middle of its memory
-        with pytest.raises(Dead):
-            run(one, tmp_path / str(workers), None, watching, 0, Compute("off", "cpu", 2))
-        assert watching.names[-1].startswith("condense")
-        assert outcome(run(one, tmp_path / str(workers), compute=Compute("off", "cpu", workers))) == wanted
+    watching = Watching(at=8 + 20, act=die)  # after the eight steps of the network, in the middle of its memory
+    with pytest.raises(Dead):
+        run(one, tmp_path / "halved", None, watching, 0, Compute("off", "cpu", 2))
+    assert watching.names[-1].startswith("condense")
+    assert outcome(run(one, tmp_path / "halved", compute=Compute("off", "cpu", 1))) == wanted
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -170,7 +182,7 @@ def test_workers_that_keep_dying_end_the_run_with_a_sentence(tmp_path: Path) -> 
 
 
 def test_what_a_worker_stumbles_over_is_said(tmp_path: Path) -> None:
-    about = {"folder": str(tmp_path), "data_dir": None, "compiled": False, "device": "cpu", "every": 1, "threads": 1}
+    about = {"folder": str(tmp_path), "data_dir": None, "code": "none", "device": "cpu", "every": 1, "threads": 1}
     workers = Workers(1, about)
     try:
         with pytest.raises(WorkerError, match="is not a run"):

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ccmcl.files import first_line
-from ccmcl.tiles import tiled
+from ccmcl.tiles import load, tiled
 
 log = logging.getLogger("ccmcl")
 aten = torch.ops.aten
@@ -58,7 +58,7 @@ class Graphs:
             with warnings.catch_warnings():  # what the compiler thinks of itself concerns nobody here
                 warnings.simplefilter("ignore")
                 keep_compiled()
-                with alone(key), tiled(code_folder() if self.tiles else None), unlocked():
+                with alone(key), tiled(code_folder() if self.tiles else None, trace=True), unlocked():
                     compiled = compile_graph(function, leaves, layout)
                     result = compiled(*leaves)
         except Exception as error:  # whatever is wrong with a compiler, there is another way
@@ -145,6 +145,13 @@ def keep_compiled() -> None:
     folder = Path(os.environ.get("CCMCL_CACHE") or pooch.os_cache("ccmcl")).expanduser() / "compiled"
     if private(folder):
         os.environ[CACHE_VARIABLE] = str(folder)
+
+
+def has_tiles() -> bool:
+    """Make or load the machine code that convolves by tiles, and say whether that can be done."""
+    keep_compiled()
+    folder = code_folder()
+    return folder is not None and load(folder)
 
 
 def code_folder() -> Path | None:

@@ -11,7 +11,7 @@ import torch
 from ccmcl import work
 from ccmcl.budget import images_of
 from ccmcl.catalogue import COMPILE, DEVICES
-from ccmcl.compiling import Graphs, has_compiler
+from ccmcl.compiling import Graphs, has_compiler, has_tiles
 from ccmcl.engine import Engine
 from ccmcl.errors import InputError, nearest
 from ccmcl.learn import MEASURED
@@ -22,6 +22,10 @@ from ccmcl.training import moments
 log = logging.getLogger("ccmcl")
 WORTH_COMPILING = 3e13
 """Operations from which compiling earns back its time: four or five minutes of two cores."""
+WORTH_TILES = 2e12
+"""Operations from which it is worth a few seconds of a compiler, once on a machine, to have convolutions by tiles."""
+CODES = {"none": "off", "tiles": "auto", "graphs": "on"}
+"""What may be compiled, and what to ask for to have it."""
 WORTH_WORKERS = 1e11
 """Operations of condensing from which it is worth starting processes."""
 
@@ -46,18 +50,24 @@ class Compute:
 class Settled:
     """What a run does."""
 
-    compiled: bool
+    code: str
+    """what is computed by compiled code: none of it, convolutions by tiles, or whole graphs"""
     device: str
     workers: int
 
+    @property
+    def compiled(self) -> bool:
+        """The heavy steps are compiled as a whole."""
+        return self.code == "graphs"
+
     def equip(self, plan: Plan) -> Plan:
         """Hand a plan its engine and its device."""
-        engine = Engine(graphs=Graphs() if self.compiled else None)
+        engine = Engine(graphs=Graphs() if self.compiled else None, tiles=self.code == "tiles" and has_tiles())
         return replace(plan, engine=engine, device=torch.device(self.device))
 
 
 def settle(
-    asked: Compute, plan: Plan, method: str, groups: Sequence[Sequence[int]], begun: bool | None = None
+    asked: Compute, plan: Plan, method: str, groups: Sequence[Sequence[int]], begun: str | None = None
 ) -> Settled:
     """Settle how a run is computed, from what it is and what there is; ``begun`` says how a run was begun.
 
@@ -65,15 +75,14 @@ def settle(
     """
     device = device_of(asked.device)
     learned, condensed = operations(plan, method, groups)
-    if begun is not None:
-        compiled = begun
-        if asked.compile != "auto" and (asked.compile == "on") != begun:
-            log.warning("This run was begun with --compile %s and goes on so.", "on" if begun else "off")
-    else:
-        compiled = asked.compile == "on" or (asked.compile == "auto" and learned + condensed >= WORTH_COMPILING)
-    if compiled and device == "cpu" and not has_compiler():
+    code = code_for(asked.compile, learned + condensed, device)
+    if begun in CODES and code != begun:
+        code = begun
+        if asked.compile != "auto":
+            log.warning("This run was begun with --compile %s and goes on so.", CODES[begun])
+    if code == "graphs" and device == "cpu" and not has_compiler():
         log.warning("There is no C++ compiler, so nothing is compiled; the result is the same, later.")
-        compiled = False
+        code = "none"
     side_by_side = max(map(len, groups), default=1)
     if asked.workers is not None:
         workers = min(asked.workers, side_by_side)
@@ -81,7 +90,20 @@ def settle(
         workers = 1
     else:
         workers = min(side_by_side, torch.get_num_threads())
-    return Settled(compiled, device, workers)
+    return Settled(code, device, workers)
+
+
+def code_for(asked: str, work: int, device: str) -> str:
+    """Choose what is compiled for so many operations.
+
+    >>> [code_for("auto", work, "cpu") for work in (10**9, 10**13, 10**15)]
+    ['none', 'tiles', 'graphs']
+    """
+    if asked != "auto":
+        return "graphs" if asked == "on" else "none"
+    if work >= WORTH_COMPILING:
+        return "graphs"
+    return "tiles" if work >= WORTH_TILES and device == "cpu" else "none"
 
 
 def device_of(name: str) -> str:

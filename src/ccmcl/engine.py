@@ -12,11 +12,12 @@ from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from ccmcl import optimisers
-from ccmcl.compiling import Graphs
+from ccmcl.compiling import Graphs, code_folder
 from ccmcl.forms import Form
 from ccmcl.nets import ConvNet, Params, outputs_of
 from ccmcl.objectives import gradient_distance, matched
 from ccmcl.threads import limited, shared_out, side_by_side
+from ccmcl.tiles import tiled
 
 Batch = tuple[Tensor, ...]
 """Images, labels, weights and what else a judge wants of each image."""
@@ -116,13 +117,15 @@ class Engine:
 
     ``once`` computes the real gradient once for each state of a network, not for each update of the memory;
     ``reuse`` steps the network by gradients that are there already; ``weighting`` takes a draw with replacement
-    as a weighting of the distinct images; ``graphs`` are compiled, None computes operation by operation.
+    as a weighting of the distinct images; ``graphs`` are compiled, None computes operation by operation, with
+    ``tiles`` at least the convolutions by machine code of our own (graphs have these too).
     """
 
     once: bool = True
     reuse: bool = True
     weighting: bool = True
     graphs: Graphs | None = None
+    tiles: bool = False
 
     def gradient(self, judge: Judge, params: Params, batch: Batch) -> tuple[Params, Float[Tensor, ""]]:
         """Differentiate a loss, block by block: what a block needs stays in the cache of the processor."""
@@ -170,7 +173,10 @@ class Engine:
 
     def run(self, function: Any, *arguments: Any) -> Any:
         """Compute a function of tensors, compiled or as it is; it tells by its hash what it computes."""
-        return function(*arguments) if self.graphs is None else self.graphs(function, *arguments)
+        if self.graphs is not None:
+            return self.graphs(function, *arguments)
+        with tiled(code_folder() if self.tiles else None):
+            return function(*arguments)
 
     def _each(self, function: Any, params: Params, blocks: Sequence[Batch]) -> Iterable[Any]:
         """Compute a function of each block; on the CPU side by side, once it is compiled for all of them."""

@@ -77,14 +77,14 @@ def run(
             folder.clear()
             return folder
         progress = folder.load_progress()
-        settled = settle(compute, plan, experiment.method, stream.groups, folder.begun_compiled())
-        folder.begin_compiled(settled.compiled)
+        settled = settle(compute, plan, experiment.method, stream.groups, folder.begun_code())
+        folder.begin_code(settled.code)
         work = sum(operations(plan, experiment.method, stream.groups))
         plan = settled.equip(plan)
         about = {
             "folder": str(folder.path),
             "data_dir": None if data_dir is None else str(data_dir),
-            "compiled": settled.compiled,
+            "code": settled.code,
             "device": settled.device,
             "every": checkpoint_seconds,
         }

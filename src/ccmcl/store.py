@@ -221,16 +221,16 @@ class RunFolder:
         if gathered:
             write_tensors(self.forming_file, gathered, {})
 
-    def begin_compiled(self, compiled: bool) -> None:
-        """Take note of whether the run computes with compiled code, so that it goes on as it was begun."""
-        write_json(self.resume / "engine.json", {"compiled": compiled})
+    def begin_code(self, code: str) -> None:
+        """Take note of what the run computes by compiled code, so that it goes on as it was begun."""
+        write_json(self.resume / "engine.json", {"code": code})
 
-    def begun_compiled(self) -> bool | None:
-        """Tell whether the run was begun with compiled code; None where it was not begun."""
+    def begun_code(self) -> str | None:
+        """Tell what the run was begun with; None where it was not begun."""
         path = self.resume / "engine.json"
         values = read_json(path) if path.is_file() else {}
-        compiled = values.get("compiled") if isinstance(values, dict) else None
-        return compiled if isinstance(compiled, bool) else None
+        code = values.get("code") if isinstance(values, dict) else None
+        return code if isinstance(code, str) else None
 
     def save_progress(self, progress: Progress, keep_memory: bool) -> None:
         """Keep what an experience ended with, in one file and one stroke; then forget the work it was made of."""

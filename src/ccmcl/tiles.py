@@ -43,22 +43,27 @@ Work = Callable[..., None]
 """Four addresses; then height, width, the channels of both sides, the first tile, the last, and how many at once."""
 CODE: dict[str, Work] = {}
 """The machine code, once it is loaded."""
-_wanted: ContextVar[bool | None] = ContextVar("wanted", default=None)
+_wanted: ContextVar[bool] = ContextVar("wanted", default=False)
+_traced: ContextVar[bool] = ContextVar("traced", default=False)
 
 
 @contextmanager
-def tiled(folder: Path | None) -> Iterator[None]:
-    """Have what is traced here convolve by tiles, where machine code for that can be kept in a folder."""
-    before = _wanted.set(folder is not None and load(folder))
+def tiled(folder: Path | None, trace: bool = False) -> Iterator[None]:
+    """Have what is computed here convolve by tiles, where machine code for that can be kept in a folder.
+
+    ``trace`` says that it is not only computed, but turned into machine code as a whole.
+    """
+    wanted, traced = _wanted.set(folder is not None and load(folder)), _traced.set(trace)
     try:
         yield
     finally:
-        _wanted.reset(before)
+        _wanted.reset(wanted)
+        _traced.reset(traced)
 
 
 def traced() -> bool:
-    """Say whether what is computed here is being turned into machine code, by tiles or not."""
-    return _wanted.get() is not None
+    """Say whether what is computed here is being turned into machine code: then it is best written out."""
+    return _traced.get()
 
 
 def channels_last(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
@@ -69,7 +74,7 @@ def channels_last(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
 def fitting(x: Float[Tensor, "n i h w"], outputs: int) -> bool:
     """Say whether images are to be convolved by tiles, to so many channels."""
     return (
-        bool(_wanted.get())
+        _wanted.get()
         and x.dtype == torch.float32
         and x.device.type == "cpu"
         and x.shape[1] % LANES == 0

@@ -42,7 +42,7 @@ class Hand:
         self.experiment = self.folder.experiment()
         data = load(self.experiment.dataset, about["data_dir"] and Path(about["data_dir"]))
         self.stream, _, plan = arrange(self.experiment, data)
-        self.plan = Settled(about["compiled"], about["device"], 1).equip(plan)
+        self.plan = Settled(about["code"], about["device"], 1).equip(plan)
 
     def __call__(self, task: dict[str, Any]) -> None:
         """Do one job; its last state is in the folder then."""
