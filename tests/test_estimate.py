@@ -18,7 +18,7 @@ def test_runs_that_differ_in_the_seed_alone_take_the_same_time() -> None:
 
 
 def test_others_are_expected_by_their_operations() -> None:
-    one, twice = Experiment.of(method="joint", steps=1000), Experiment.of(method="joint", steps=2000)
+    one, twice = (Experiment.of(method="joint", network="plain", steps=steps) for steps in (1000, 2000))
     count = operations(one)
     assert count
     assert operations(twice) == 2 * count
@@ -26,6 +26,13 @@ def test_others_are_expected_by_their_operations() -> None:
     estimate = Estimate()
     estimate.learn(one, COST)
     assert estimate.seconds(twice) == pytest.approx(START + 40.0)
+
+
+def test_measuring_a_network_counts_as_well() -> None:
+    one, twice = (operations(Experiment.of(method="joint", network="residual", steps=steps)) for steps in (1000, 2000))
+    assert one
+    assert twice
+    assert 1.9 * one < twice < 2 * one
 
 
 def test_a_method_is_expected_by_its_own_pace_before_that_of_others() -> None:

@@ -298,7 +298,7 @@ def cost_of(seconds: dict[str, float], settled: Settled, work: int) -> dict[str,
         "seconds": sum(seconds.values()),
         "seconds_by_kind": dict(seconds),
         "peak_memory_bytes": peak_memory(),
-        "engine": asdict(settled),
+        "engine": {**asdict(settled), "compiled": settled.compiled},
         "machine": machine(),
         "versions": versions(),
     }
