@@ -3,8 +3,9 @@
     python benchmarks/results_page.py
 
 Each folder below results/ is a study: `published` (the smallest buffers beside the paper's figures), `fast` (the same
-by the preset of a few minutes, on held-out training images), `fast-test` (on the test set), `best` (by the preset of the
-highest accuracy, held out), `optimiser` (which rule reproduces the paper, held out) and `digits` (the embedded set).
+by the preset of a few minutes, on held-out training images), `fast-test` (on the test set), `best` (by the preset of
+the highest accuracy, held out), `optimiser` (which rule reproduces the paper, held out) and
+`digits` (the embedded set).
 """
 
 from __future__ import annotations
