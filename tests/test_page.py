@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from ccmcl.cli import main
-from ccmcl.figures import inline, over, over_buffer, seconds_of, short
+from ccmcl.figures import frontier, inline, over, over_buffer, seconds_of, short
 from ccmcl.page import MOST_PICTURES, embedded, make, write_figures
 from ccmcl.records import read_runs
 from ccmcl.results import as_dict, table
@@ -248,6 +250,34 @@ def test_one_run_alone_can_be_drawn(tmp_path: Path) -> None:
     for figure in (over_buffer("digits", rows), over("digits", rows, "seconds", seconds_of)):
         assert "composite" in inline(figure, "name", "about")
     assert short(1234.0) == "1.234 k"
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), max_size=12))
+def test_the_front_is_what_nothing_else_beats(points: list[tuple[float, float]]) -> None:
+    def beaten(one: tuple[float, float]) -> bool:
+        return any(x <= one[0] and y >= one[1] and (x, y) != one for x, y in points)
+
+    assert frontier(points) == sorted({one for one in points if not beaten(one)})
+
+
+def test_the_most_that_a_cost_buys_is_drawn_where_some_runs_are_beaten(tmp_path: Path) -> None:
+    def labels() -> list[str]:
+        figure = over("digits", table(read_runs(tmp_path)), "seconds", lambda row: float(row.experiment.budget))
+        return figure.axes[0].get_legend_handles_labels()[1]
+
+    finished(tmp_path, 0.5, method="composite", budget="10")
+    finished(tmp_path, 0.7, method="rehearsal", budget="20")
+    assert "the most up to there" not in labels()
+    finished(tmp_path, 0.6, method="composite", budget="30")
+    assert "the most up to there" in labels()
+
+
+def test_lines_of_one_method_by_other_settings_look_different(tmp_path: Path) -> None:
+    for updates in range(1, 9):
+        finished(tmp_path, method="condensation", updates=updates)
+    (axes,) = over("digits", table(read_runs(tmp_path)), "seconds", seconds_of).axes
+    marks = [line for line in axes.get_lines() if line.get_marker() == "s"]
+    assert len({(mark.get_fillstyle(), mark.get_markersize()) for mark in marks}) == 8
 
 
 def test_no_finished_run_is_a_sentence_and_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,19 @@ def test_settings_are_shown_where_they_tell_rows_apart(runs: Path) -> None:
     assert "updates" in rendered(table(read_runs(runs)), "markdown").splitlines()[0]
 
 
+def test_what_comes_with_a_preset_is_not_said_beside_it(tmp_path: Path) -> None:
+    finished(tmp_path, method="condensation", preset="fast")
+    assert telling(table(read_runs(tmp_path))) == []
+    finished(tmp_path, method="composite", preset="paper")
+    assert telling(table(read_runs(tmp_path))) == ["preset"]
+    finished(tmp_path, method="condensation", preset="paper")
+    assert telling(table(read_runs(tmp_path))) == ["preset"]
+    finished(tmp_path, method="rehearsal", preset="best")
+    assert telling(table(read_runs(tmp_path))) == ["preset"]
+    finished(tmp_path, method="condensation", preset="paper", outer=7)
+    assert telling(table(read_runs(tmp_path))) == ["preset", "outer"]
+
+
 def test_every_format_has_every_row(runs: Path, capsys: Capture) -> None:
     for form in FORMATS:
         main(["results", str(runs), "--format", form])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ COLOURS = {
     "joint": "#b8952a",
 }
 MARKS = {"composite": "o", "condensation": "s", "rehearsal": "^", "bic": "D", "finetune": "v", "joint": "P"}
+FILLS = ("full", "none", "left", "right", "bottom", "top")
+"""Marks of one method by other settings are filled in another way, and then smaller."""
+SMALLER = 0.7
 INK, LINE = "#1a1b1e", "#d8d9dd"
 SIZE = (5.2, 3.1)
 MOST_TICKS = 12
@@ -92,6 +96,7 @@ def over_buffer(dataset: str, rows: Sequence[Row]) -> Figure:
     figure, axes = empty(dataset, "buffer, examples")
     lines = series(rows, buffer_of)
     flat = [key for key in lines if key[0] in ("finetune", "joint")]
+    numbers = numbered(lines)
     shown = {method for method, _ in lines}
     for place, method in enumerate(IN_PAPER):
         if dataset in TABLE and (method in shown or not shown):
@@ -115,7 +120,7 @@ def over_buffer(dataset: str, rows: Sequence[Row]) -> Figure:
                 label=shortened(printable("".join(key))),
             )
         else:
-            draw(axes, key, line)
+            draw(axes, key, line, numbers[key])
     buffers = {place for line in lines.values() for place, _ in line} | set(TABLE.get(dataset, {}))
     if len(buffers) <= MOST_TICKS:
         axes.set_xticks(sorted(buffers), [f"{place:g}" for place in sorted(buffers)])
@@ -123,18 +128,36 @@ def over_buffer(dataset: str, rows: Sequence[Row]) -> Figure:
 
 
 def over(dataset: str, rows: Sequence[Row], label: str, position: Position) -> Figure:
-    """Accuracy over bytes, seconds or operations, on a logarithmic scale."""
+    """Accuracy over bytes, seconds or operations, on a logarithmic scale, and the most that each of them buys."""
     figure, axes = empty(dataset, label)
     axes.set_xscale("log")
     lines = series(rows, position)
-    for key, line in lines.items():
-        draw(axes, key, line)
-    places = [place for line in lines.values() for place, _ in line]
-    axes.set_xlim(min(places) / 1.7, max(places) * 1.7)  # one point alone has no scale of its own
+    for key, number in numbered(lines).items():
+        draw(axes, key, lines[key], number)
+    points = [(place, 100 * row.accuracy.mean) for line in lines.values() for place, row in line]
+    left, right = min(points)[0] / 1.7, max(points)[0] * 1.7  # one point alone has no scale of its own
+    axes.set_xlim(left, right)
+    best = frontier(points)
+    if len(best) < len(points):  # else it says nothing that the points do not
+        xs, heights = zip(*best, (right, best[-1][1]), strict=True)
+        axes.step(xs, heights, where="post", color=INK, lw=0.8, alpha=0.6, zorder=1, label="the most up to there")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=MOST_TICKS))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     return finished(figure, axes)
+
+
+def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Keep the points that are higher than all that cost no more (the Pareto front), the cheapest first.
+
+    >>> frontier([(3.0, 60.0), (1.0, 50.0), (2.0, 40.0), (3.0, 55.0), (5.0, 60.0)])
+    [(1.0, 50.0), (3.0, 60.0)]
+    """
+    kept: list[tuple[float, float]] = []
+    for cost, height in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not kept or height > kept[-1][1]:
+            kept.append((cost, height))
+    return kept
 
 
 def short(value: float) -> str:
@@ -166,12 +189,34 @@ def empty(dataset: str, label: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def draw(axes: Axes, key: tuple[str, str], line: Sequence[tuple[float, Row]]) -> None:
-    """Draw one line with its error bars."""
+def numbered(keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """Number the lines of each method.
+
+    >>> numbered([("bic", " (steps 5)"), ("joint", ""), ("bic", " (steps 9)")])
+    {('bic', ' (steps 5)'): 0, ('joint', ''): 0, ('bic', ' (steps 9)'): 1}
+    """
+    met = Counter[str]()
+    found = {}
+    for key in keys:
+        found[key] = met[key[0]]
+        met[key[0]] += 1
+    return found
+
+
+def draw(axes: Axes, key: tuple[str, str], line: Sequence[tuple[float, Row]], number: int) -> None:
+    """Draw one line with its error bars; other lines of its method have other numbers, and look a little different."""
     method, more = key
     means = [100 * row.accuracy.mean for _, row in line]
-    stds = [100 * (row.accuracy.std or 0.0) for _, row in line]
-    style: dict[str, Any] = {"color": COLOURS[method], "marker": MARKS[method], "ms": 4.5, "lw": 1.6, "capsize": 2.5}
+    stds = [100 * (row.accuracy.std or 0.0) for _, row in line] if any(row.n > 1 for _, row in line) else None
+    again, fill = divmod(number, len(FILLS))
+    style: dict[str, Any] = {
+        "color": COLOURS[method],
+        "marker": MARKS[method],
+        "fillstyle": FILLS[fill],
+        "ms": 5.5 * SMALLER**again,
+        "lw": 1.6,
+        "capsize": 2.5,
+    }
     axes.errorbar([place for place, _ in line], means, stds, label=shortened(printable(method + more)), **style)
 
 

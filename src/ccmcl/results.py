@@ -103,16 +103,22 @@ def order(row: Row) -> tuple[Any, ...]:
 
 
 def telling(rows: Sequence[Row]) -> list[str]:
-    """Name the settings that tell rows of one data set, method and budget apart."""
-    names = [field.name for field in dataclasses.fields(Experiment) if field.name not in (*ALWAYS, "seed")]
-    found: list[str] = []
-    groups: dict[tuple[str, ...], list[Row]] = {}
+    """Name the settings that tell rows of one data set, method and budget apart.
+
+    Where a data set was learned by several presets, that is the preset: what comes with it need not be said.
+    """
+    names = [field.name for field in dataclasses.fields(Experiment) if field.name not in (*ALWAYS, "preset", "seed")]
+    found = ["preset"] if any(len({one.preset for one in group}) > 1 for group in grouped(rows, ALWAYS[:1])) else []
+    alike = grouped(rows, (*ALWAYS, "preset"))
+    return found + [name for name in names if any(len({getattr(one, name) for one in group}) > 1 for group in alike)]
+
+
+def grouped(rows: Sequence[Row], names: Sequence[str]) -> list[list[Experiment]]:
+    """Gather the experiments that have these settings in common."""
+    groups: dict[tuple[str, ...], list[Experiment]] = {}
     for row in rows:
-        groups.setdefault(tuple(getattr(row.experiment, name) for name in ALWAYS), []).append(row)
-    for name in names:
-        if any(len({getattr(row.experiment, name) for row in group}) > 1 for group in groups.values()):
-            found.append(name)
-    return found
+        groups.setdefault(tuple(getattr(row.experiment, name) for name in names), []).append(row.experiment)
+    return list(groups.values())
 
 
 def cells(rows: Sequence[Row], sign: str = " ± ") -> tuple[list[str], list[list[str]]]:
