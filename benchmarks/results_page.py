@@ -1,19 +1,22 @@
-"""Write docs/results.md from the run folders under results/.
+"""Write docs/results.md and docs/choices.md from the run folders under results/.
 
     python benchmarks/results_page.py
 
 Each folder below results/ is a study: `published` (the smallest buffers beside the paper's figures), `fast` (the same
 by the preset of a few minutes, on held-out training images), `fast-test` (on the test set), `best` (by the preset of
-the highest accuracy, held out), `optimiser` (which rule reproduces the paper, held out) and
-`digits` (the embedded set).
+the highest accuracy, held out), `optimiser` (which rule reproduces the paper, held out), `digits` (the embedded set)
+and `choices` (one choice of a preset changed at a time, held out).
 """
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
+from ccmcl.errors import InputError
+from ccmcl.experiment import Experiment
 from ccmcl.published import paper_figure
 from ccmcl.records import Record, read_runs
 from ccmcl.results import Row, table
@@ -67,24 +70,58 @@ def optimisers(records: list[Record]) -> list[str]:
     return lines_of(["", "method", "rule", "rate", "n", "accuracy, %", "each seed"], body, 3)
 
 
-def made(results: Path) -> str:
-    """Write the page."""
-    text = (ROOT / "benchmarks" / "results_page.md").read_text("utf-8")
-    parts = {}
-    for study in ("published", "fast", "fast-test", "best", "optimiser", "digits"):
+def changed(one: Experiment) -> str:
+    """Say what was asked for beside the preset: the least that makes the same experiment."""
+    asked = {name: getattr(one, name) for name in ("dataset", "budget", "preset", "seed", "holdout")}
+    preset = Experiment.of(**asked).as_dict()
+    given = {name: value for name, value in one.as_dict().items() if value != preset[name]}
+    for name in reversed(list(given)):
+        fewer = {other: value for other, value in given.items() if other != name}
+        try:
+            if Experiment.of(**asked, **fewer) == one:
+                given = fewer
+        except InputError:
+            continue
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items())
+
+
+def choices(rows: list[Row]) -> list[str]:
+    """Set what each choice comes to beside the preset itself, a data set beside the other, by the first of them."""
+    found: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault(changed(row.experiment), {})[row.experiment.dataset] = row
+    sets = [name for name in ("cifar10", "mnist") if any(name in group for group in found.values())]
+    body = []
+    for said, group in found.items():
+        cells = [said or "the preset"]
+        for name in sets:
+            row, base = group.get(name), found.get("", {}).get(name)
+            points = "" if row is None or base is None else f"{100 * (row.accuracy.mean - base.accuracy.mean):+.1f}"
+            cells += ["", "", ""] if row is None else [row.accuracy.percent(), points if said else "", time_of(row)]
+        body.append((group.get(sets[0]), cells))
+    body.sort(key=lambda line: (line[1][0] != "the preset", line[0] is None, -line[0].accuracy.mean if line[0] else 0))
+    head = ["", *(text for name in sets for text in (f"{TITLES[name]}, %", "points", "time"))]
+    return lines_of(head, [cells for _, cells in body], 1)
+
+
+def made(results: Path, page: str = "results") -> str:
+    """Write a page."""
+    text = (ROOT / "benchmarks" / f"{page}_page.md").read_text("utf-8")
+    for study in re.findall(r"<!-- (\S+) -->", text):
         folder = results / study
         records = list(read_runs(folder)) if folder.is_dir() else []
         if not records:
-            parts[study] = "(not measured yet)"
+            part = ["(not measured yet)"]
         elif study == "optimiser":
-            parts[study] = "\n".join(optimisers(records))
+            part = optimisers(records)
+        elif study == "choices":
+            part = choices(table(records))
         else:
-            against = "composite" if study in ("fast", "fast-test", "best") else None
-            parts[study] = "\n".join(beside_paper(table(records), against))
-    for study, part in parts.items():
-        text = text.replace(f"<!-- {study} -->", part)
+            part = beside_paper(table(records), "composite" if study in ("fast", "fast-test", "best") else None)
+        text = text.replace(f"<!-- {study} -->", "\n".join(part))
     return text
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "results.md").write_text(made(ROOT / "results"), "utf-8")
+    for page in ("results",):
+        (ROOT / "docs" / f"{page}.md").write_text(made(ROOT / "results", page), "utf-8")

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from ccmcl.records import read_runs
+from ccmcl.results import table
 from studied import finished
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +33,23 @@ def test_page_sets_ours_beside_the_paper(tmp_path: Path) -> None:
     assert "| MNIST 20 | composite | 50 | 2 | 86.0 ± 1.4 | 86.0 ± 2.7 | +0.0 (+0.0 σ) |" in text
     assert "| MNIST | composite | rmsprop | 0.1 | 2 | 86.0 ± 1.4 | 85.0, 87.0 |" in text
     assert "(not measured yet)" in text
+
+
+def test_choices_are_told_by_what_was_asked_for_and_set_beside_the_preset(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"dataset": "cifar10", "shape": (3, 32, 32), "budget": "100", "holdout": 5000}
+    finished(tmp_path, 0.50, **settings)
+    finished(tmp_path, 0.45, network="plain", **settings)  # which has another rate, too
+    finished(tmp_path, 0.52, method="rehearsal", recipe="paper", rate=0.01, **settings)
+    finished(tmp_path, 0.90, dataset="mnist", shape=(1, 28, 28), holdout=5000, bits=8)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.choices(table(read_runs(tmp_path)))]
+    assert lines[0] == ["", "CIFAR10, %", "points", "time", "MNIST, %", "points", "time"]
+    assert [line[:3] for line in lines[2:]] == [
+        ["the preset", "50.0", ""],
+        ["method rehearsal, recipe paper, rate 0.01", "52.0", "+2.0"],
+        ["network plain", "45.0", "-5.0"],
+        ["bits 8", "", ""],
+    ]
+    assert lines[-1][4:6] == ["90.0", ""]  # nothing to be compared with
 
 
 @pytest.mark.parametrize("folder", sorted((ROOT / "results").glob("*/*")), ids=lambda folder: folder.name)
