@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ccmcl.estimate import ASSUMED, START, Estimate, operations
+from ccmcl.estimate import ASSUMED, COMPILED, START, Estimate, operations
 from ccmcl.experiment import Experiment
 
 COST = {"seconds": 10.0, "machine": {"threads": 2}}
@@ -26,6 +26,11 @@ def test_others_are_expected_by_their_operations() -> None:
     estimate = Estimate()
     estimate.learn(one, COST)
     assert estimate.seconds(twice) == pytest.approx(START + 40.0)
+
+
+def test_runs_that_are_worth_compiling_are_expected_to_be_faster() -> None:
+    long = Experiment.of(dataset="cifar10", preset="paper", budget="100")
+    assert Estimate().seconds(long) == pytest.approx(START + (operations(long) or 0) / COMPILED)
 
 
 def test_measuring_a_network_counts_as_well() -> None:

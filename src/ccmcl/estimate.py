@@ -14,8 +14,8 @@ from ccmcl.catalogue import CLASSES, SHAPES
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 
-ASSUMED = 6e10
-"""Operations a second and core, until a run has shown a better figure."""
+ASSUMED, COMPILED = 4e10, 1.1e11
+"""Operations a second and core, of short runs and of those that are compiled, until a run has shown a better figure."""
 START = 4.0
 """Seconds that any run takes to begin and to end."""
 
@@ -45,7 +45,7 @@ class Estimate:
             return None
         rates = [(other, known / mean(times)) for other, times in self.seen.items() if (known := operations(other))]
         alike = [rate for other, rate in rates if other.method == experiment.method]
-        return START + count / mean(alike or [rate for _, rate in rates] or [ASSUMED])
+        return START + count / mean(alike or [rate for _, rate in rates] or [assumed(count)])
 
     def total(self, experiments: Iterable[Experiment]) -> tuple[float, bool]:
         """Add up what is known, and say whether that is all of them."""
@@ -58,6 +58,13 @@ class Estimate:
 def kind(experiment: Experiment) -> Experiment:
     """Leave out what does not change the time."""
     return dataclasses.replace(experiment, seed=0)
+
+
+def assumed(count: int) -> float:
+    """Assume the pace of a run of so many operations."""
+    from ccmcl.compute import WORTH_COMPILING
+
+    return COMPILED if count >= WORTH_COMPILING else ASSUMED
 
 
 @functools.cache
