@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from ccmcl.cli import main
 from ccmcl.figures import frontier, inline, over, over_buffer, seconds_of, short
-from ccmcl.page import MOST_PICTURES, embedded, make, write_figures
+from ccmcl.page import MOST_PICTURES, against_paper, embedded, make, write_figures
 from ccmcl.records import read_runs
 from ccmcl.results import as_dict, table
 from studied import finished
@@ -242,6 +243,20 @@ def test_figures_are_written_for_a_paper(runs: Path, tmp_path: Path) -> None:
     for name in names:
         assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
         assert "<svg" in (tmp_path / f"{name}.svg").read_text("utf-8")
+
+
+@pytest.mark.parametrize("settings", [{"holdout": 5000}, {"per_experience": "10"}, {"order": "random"}], ids=str)
+def test_what_was_judged_otherwise_is_not_set_beside_the_paper(tmp_path: Path, settings: dict[str, Any]) -> None:
+    def beside() -> tuple[bool, bool]:
+        rows = table(read_runs(tmp_path))
+        figure = over_buffer("mnist", rows)
+        return any(map(against_paper, rows)), "composite, paper" in figure.axes[0].get_legend_handles_labels()[1]
+
+    shared: dict[str, Any] = {"dataset": "mnist", "shape": (1, 28, 28), "method": "composite", "preset": "paper"}
+    finished(tmp_path, **shared, **settings)
+    assert beside() == (False, False)
+    finished(tmp_path, **shared)
+    assert beside() == (True, True)
 
 
 def test_one_run_alone_can_be_drawn(tmp_path: Path) -> None:

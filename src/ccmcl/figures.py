@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from ccmcl.errors import printable
 from ccmcl.files import write
 from ccmcl.published import METHODS as IN_PAPER
-from ccmcl.published import TABLE
+from ccmcl.published import TABLE, comparable
 from ccmcl.results import Row, telling
 
 COLOURS = {
@@ -97,9 +97,9 @@ def over_buffer(dataset: str, rows: Sequence[Row]) -> Figure:
     lines = series(rows, buffer_of)
     flat = [key for key in lines if key[0] in ("finetune", "joint")]
     numbers = numbered(lines)
-    shown = {method for method, _ in lines}
+    shown = {row.experiment.method for row in rows if buffer_of(row) and comparable(row.experiment)}
     for place, method in enumerate(IN_PAPER):
-        if dataset in TABLE and (method in shown or not shown):
+        if dataset in TABLE and method in shown:
             points = [(buffer, *cells[place]) for buffer, cells in TABLE[dataset].items()]
             xs, means, stds = zip(*points, strict=True)
             style: dict[str, Any] = {
@@ -121,7 +121,7 @@ def over_buffer(dataset: str, rows: Sequence[Row]) -> Figure:
             )
         else:
             draw(axes, key, line, numbers[key])
-    buffers = {place for line in lines.values() for place, _ in line} | set(TABLE.get(dataset, {}))
+    buffers = {place for line in lines.values() for place, _ in line} | set(TABLE.get(dataset, {}) if shown else ())
     if len(buffers) <= MOST_TICKS:
         axes.set_xticks(sorted(buffers), [f"{place:g}" for place in sorted(buffers)])
     return finished(figure, axes)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import secrets
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ccmcl.errors import InputError, StorageError
 
@@ -50,8 +51,15 @@ def storage_error(path: Path, error: OSError) -> StorageError:
     return StorageError(f"Cannot write {path}: {reason}. What was saved before is untouched.")
 
 
-def _no_number(word: str) -> None:
+def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a number")
+
+
+def _finite(word: str) -> float:
+    """Read a number; one that is too large would be infinite."""
+    if not math.isfinite(number := float(word)):
+        _no_number(word)
+    return number
 
 
 def write_json(path: Path, value: object) -> None:
@@ -67,7 +75,7 @@ def write_json(path: Path, value: object) -> None:
 def read_json(path: Path) -> Any:
     """Read JSON, or say what is wrong with it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number, parse_float=_finite)
     except OSError as error:
         raise InputError(f"Cannot read {path}: {(error.strerror or str(error)).lower()}.") from error
     except (ValueError, RecursionError) as error:

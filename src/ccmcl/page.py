@@ -19,7 +19,7 @@ from ccmcl._version import __version__
 from ccmcl.errors import printable
 from ccmcl.experiment import Experiment
 from ccmcl.files import write
-from ccmcl.published import paper_figure
+from ccmcl.published import comparable, paper_figure
 from ccmcl.records import Record
 from ccmcl.results import Row, order, table, telling
 from ccmcl.sheets import drawn
@@ -63,9 +63,9 @@ def charts(rows: Sequence[Row]) -> list[Chart]:
 
 
 def against_paper(row: Row) -> dict[str, Any] | None:
-    """Compare a row with the paper's cell of the same data set, method and buffer."""
+    """Compare a row with the paper's cell of the same data set, method and buffer, where they can be compared."""
     cell = paper_figure(row.experiment.dataset, row.experiment.method, row.experiment.budget)
-    if cell is None:
+    if cell is None or not comparable(row.experiment):
         return None
     mean, std = cell
     return {"mean": mean, "std": std, "difference": round(100 * row.accuracy.mean - mean, 1)}

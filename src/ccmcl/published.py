@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ccmcl.experiment import Experiment
+
 Cell = tuple[float, float]
 
 METHODS = ("rehearsal", "bic", "condensation", "composite")
@@ -35,6 +37,11 @@ TABLE: dict[str, dict[int, tuple[Cell, Cell, Cell, Cell]]] = {
         500: ((41.2, 0.5), (44.8, 0.9), (46.2, 0.7), (47.9, 0.7)),
     },
 }
+
+
+def comparable(experiment: Experiment) -> bool:
+    """Say whether an experiment was judged as the paper's were: on the test set, two classes at a time, in order."""
+    return not experiment.holdout and experiment.per_experience == "2" and experiment.order == "ascending"
 
 
 def paper_figure(dataset: str, method: str, budget: str) -> Cell | None:

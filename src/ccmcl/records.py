@@ -40,7 +40,10 @@ def read_experiment(folder: Path) -> Experiment:
     values = read_json(folder / CONFIG)
     if not isinstance(values, dict) or not isinstance(values.get("experiment"), dict):
         raise InputError(f"{folder / CONFIG} does not hold the settings of a run.")
-    return from_dict(values["experiment"])
+    try:
+        return from_dict(values["experiment"])
+    except InputError as error:
+        raise InputError(f"{folder / CONFIG}: {error}") from error
 
 
 def read_result(folder: Path) -> dict[str, Any]:

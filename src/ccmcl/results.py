@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
@@ -15,8 +16,11 @@ from ccmcl.errors import InputError, nearest, printable
 from ccmcl.experiment import Experiment
 from ccmcl.records import Record
 
+log = logging.getLogger("ccmcl")
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 ALWAYS = ("dataset", "method", "budget")
+JUDGED = ("order", "per_experience", "holdout")
+"""Settings that decide what an accuracy is of: said wherever one of them is not the usual one."""
 MEASURES = ("accuracy", "incremental_accuracy", "forgetting")
 
 
@@ -71,7 +75,7 @@ class Row:
 def table(records: Iterable[Record]) -> list[Row]:
     """Gather runs that differ in their seed alone, in the order of data set, budget and method."""
     groups: dict[Experiment, list[Record]] = {}
-    for record in records:
+    for record in once(records):
         groups.setdefault(dataclasses.replace(record.experiment, seed=0), []).append(record)
     rows = []
     for experiment, group in groups.items():
@@ -92,6 +96,26 @@ def table(records: Iterable[Record]) -> list[Row]:
     return sorted(rows, key=order)
 
 
+def once(records: Iterable[Record]) -> list[Record]:
+    """Leave out all but one of the runs of the same experiment and seed: copies, or runs of other versions.
+
+    The one that has the name of this version goes before the others.
+    """
+    found: dict[Experiment, Record] = {}
+    for record in records:
+        before = found.setdefault(record.experiment, record)
+        if before is record:
+            continue
+        if record.path.name == record.experiment.name:
+            found[record.experiment], record = record, before
+        log.warning(
+            "%s is left out: it is the same experiment as %s, by another version or a copy of it.",
+            record.path,
+            found[record.experiment].path,
+        )
+    return list(found.values())
+
+
 def order(row: Row) -> tuple[Any, ...]:
     """Sort as people read: numbers by size, methods as they are listed everywhere."""
     from ccmcl.catalogue import METHODS, SHAPES
@@ -110,7 +134,13 @@ def telling(rows: Sequence[Row]) -> list[str]:
     names = [field.name for field in dataclasses.fields(Experiment) if field.name not in (*ALWAYS, "preset", "seed")]
     found = ["preset"] if any(len({one.preset for one in group}) > 1 for group in grouped(rows, ALWAYS[:1])) else []
     alike = grouped(rows, (*ALWAYS, "preset"))
-    return found + [name for name in names if any(len({getattr(one, name) for one in group}) > 1 for group in alike)]
+    usual = {field.name: field.default for field in dataclasses.fields(Experiment)}
+
+    def tells(name: str) -> bool:
+        unusual = name in JUDGED and any(getattr(row.experiment, name) != usual[name] for row in rows)
+        return unusual or any(len({getattr(one, name) for one in group}) > 1 for group in alike)
+
+    return found + [name for name in names if tells(name)]
 
 
 def grouped(rows: Sequence[Row], names: Sequence[str]) -> list[list[Experiment]]:
