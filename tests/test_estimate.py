@@ -53,7 +53,7 @@ def test_a_method_is_expected_by_its_own_pace_before_that_of_others() -> None:
 def test_own_data_are_not_read_for_an_estimate() -> None:
     own = Experiment.of(dataset="pictures.npz", shape=(1, 8, 8))
     assert Estimate().seconds(own) is None
-    assert Estimate().total([own, Experiment.of()]) == (Estimate().seconds(Experiment.of()), False)
+    assert Estimate().each([own, Experiment.of(seed=3)]) == [None, Estimate().seconds(Experiment.of())]
 
 
 def test_a_run_that_cannot_be_takes_no_time_worth_telling() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,14 @@ from ccmcl.experiment import Experiment
 from ccmcl.files import write_json
 from ccmcl.local import Local
 from ccmcl.locks import claimed
+from ccmcl.progress import Silent
 from ccmcl.records import FAILED
+from ccmcl.runner import attempt
 from ccmcl.running import run
 from ccmcl.store import RunFolder
+from ccmcl.studies import Clock
 from ccmcl.sweep import BEGUN, DONE, FAILING, RUNNING, WAITING, expand, read_sweep, survey, sweep
+from studied import finished
 
 TINY: dict[str, Any] = {
     "preset": "paper",
@@ -184,6 +190,78 @@ def test_stopped_before_it_began_an_engine_does_nothing(tmp_path: Path) -> None:
     engine.stop()
     found = sweep([tiny(method="finetune")], tmp_path, engine)
     assert [one.state for one in found] == [WAITING]
+
+
+@dataclass
+class Saying:
+    """An engine that says one thing of every run, and leaves nothing behind."""
+
+    words: dict[str, str]
+    stopping: bool = False
+
+    def __call__(self, experiments: Sequence[Experiment], hear: Callable[[dict[str, Any]], None]) -> None:
+        for one in experiments:
+            hear({"done": one.name, **self.words})
+
+    def stop(self) -> None: ...
+
+
+def test_what_a_full_disk_has_stopped_is_told_with_its_reason_and_can_go_on(tmp_path: Path) -> None:
+    table = [tiny(method="finetune")]
+    (one,) = sweep(table, tmp_path, Saying({"outcome": "failed", "reason": "the disk is full"}))
+    assert (one.state, one.reason) == (WAITING, "the disk is full")
+    (one,) = sweep(table, tmp_path, Local(1, tmp_path))
+    assert (one.state, one.reason) == (DONE, "")
+
+
+def test_the_time_left_is_that_of_what_will_be_done_and_of_the_longest_run(tmp_path: Path) -> None:
+    short, long = (tiny(method="finetune", steps=steps) for steps in (1000, 100_000))
+    clock = Clock(tmp_path, [short, long], threads=2, at_once=4)
+    times = [(clock.estimate.seconds(one) or 0) / 2 for one in (short, long)]
+    assert clock.left([short.name]) == pytest.approx(times[0])
+    assert clock.left([short.name, long.name]) == pytest.approx(times[1])
+    assert clock.left([long.name] + 8 * [short.name]) == pytest.approx(max(times[1], (times[1] + 8 * times[0]) / 4))
+    assert clock.left([]) == 0
+    assert Clock(tmp_path, [short], threads=1, at_once=None).left([short.name]) is None
+
+
+def test_an_address_is_for_ray_alone(tmp_path: Path, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", "--method", "finetune", "--address", "127.0.0.1:1", "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "--engine ray" in capsys.readouterr().err
+
+
+def test_a_program_that_is_missing_is_said_once_and_no_run_is_marked(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "ccmcl.tensorboard", raising=False)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", "--method", "finetune", "--tensorboard", "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "ccmcl[tensorboard]" in capsys.readouterr().err
+    about = {"out": str(tmp_path), "data_dir": None, "compile": "off", "device": "cpu", "every": 1, "tensorboard": True}
+    said = attempt(tiny(method="finetune"), about, Silent(), lambda: False)
+    assert said["outcome"] == "failed"
+    assert "ccmcl[tensorboard]" in said["reason"]
+
+
+@pytest.mark.parametrize("columns", [None, 60])
+def test_no_figure_of_a_table_is_cut_off(tmp_path: Path, capsys: Capture, columns: int | None) -> None:
+    for bits, distance in itertools.product((8, 16, 32), ("mean", "kernel", "levels")):
+        finished(tmp_path, 0.123, bits=bits, distance=distance, ratio=3.0 + bits, updates=bits, rate=1 / bits)
+    if columns is not None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.stdout.isatty", lambda: True)
+            patch.setenv("COLUMNS", str(columns))
+            main(["results", str(tmp_path)])
+    else:
+        main(["results", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert shown.count("12.3") == 9
+    assert shown.count("kernel") == 3
+    assert "…" not in shown
 
 
 def test_runs_finished_by_others_are_counted(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from ccmcl.compute import Compute
+from ccmcl.errors import StorageError
 from ccmcl.experiment import Experiment
 from ccmcl.progress import Silent
-from ccmcl.running import run
+from ccmcl.running import Stopped, run
 from ccmcl.store import RunFolder
 from ccmcl.workers import WorkerError, Workers
 
@@ -189,6 +190,38 @@ def test_what_a_worker_stumbles_over_is_said(tmp_path: Path) -> None:
             workers([{"name": "condense 0-0", "seconds": {}}], lambda _: None)
     finally:
         workers.close()
+
+
+def test_a_full_disk_under_a_worker_is_the_fault_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["import sys, json", "about, job = sys.stdin.readline(), sys.stdin.readline()"]
+    lines += ["print(json.dumps({'error': 'The disk is full.', 'storage': True}))"]
+    (tmp_path / "full_disk.py").write_text("\n".join(lines))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    workers = Workers(1, {"threads": 1}, "full_disk")
+    try:
+        with pytest.raises(StorageError, match="full") as raised:
+            workers([{"name": "condense 0-0"}], lambda _: None)
+    finally:
+        workers.close()
+    assert not isinstance(raised.value, WorkerError)
+
+
+def test_a_run_that_is_stopped_keeps_where_its_workers_are(tmp_path: Path, alone: RunFolder) -> None:
+    watch = Watching()
+    with pytest.raises(Stopped):
+        run(
+            experiment(),
+            tmp_path,
+            reporter=watch,
+            checkpoint_seconds=1000,
+            compute=Compute("off", "cpu", 2),
+            stop=lambda: sum(name.startswith("condense") for name in watch.names) >= 5,
+        )
+    kept = list(RunFolder.of(tmp_path, experiment()).path.glob("resume/job-condense-*.safetensors"))
+    assert len(kept) == 2  # of both, though no checkpoint was due
+    again = Watching()
+    done = run(experiment(), tmp_path, reporter=again, compute=Compute("off", "cpu", 2))
+    assert outcome(done) == outcome(alone)
 
 
 def test_a_run_killed_with_its_workers_goes_on_to_the_same_result(tmp_path: Path, alone: RunFolder) -> None:

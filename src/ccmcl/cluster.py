@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, chdir, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,12 +18,12 @@ from typing import Any
 
 from filelock import FileLock
 
-from ccmcl.errors import InputError
+from ccmcl.errors import InputError, StorageError
 from ccmcl.experiment import Experiment, from_dict
 from ccmcl.files import write, write_json
 from ccmcl.locks import LOCK, claimed
 from ccmcl.records import FAILED, RESULT
-from ccmcl.workers import LOST
+from ccmcl.workers import LOST, Crew, Workers
 
 try:
     import ray
@@ -126,6 +126,11 @@ def place_fits(name: str, pattern: str) -> bool:
     return len(parts) == len(wanted) and ".." not in parts and all(map(fnmatch, parts, wanted))
 
 
+def where(folder: str) -> AbstractContextManager[None]:
+    """Be where the sweep was started, if that is there on this node: data sets may be named from there."""
+    return chdir(folder) if Path(folder).is_dir() else nullcontext()
+
+
 def do_run(settings: dict[str, Any], about: dict[str, Any], desk: Any, files: Files | None) -> dict[str, Any]:
     """Do one run as a task: in the sweep's folder where it can be reached, else here, and hand its files back."""
     import torch
@@ -142,11 +147,14 @@ def do_run(settings: dict[str, Any], about: dict[str, Any], desk: Any, files: Fi
     if teller.stopping:
         return {"done": experiment.name, "outcome": "stopped"}
 
-    def crew(count: int, told: dict[str, Any]) -> Classes:
-        return Classes(count, told, about["mark"], teller.still_here)
+    def crew(count: int, told: dict[str, Any]) -> Crew:
+        if not about["apart"]:  # processes share what the run has asked for
+            return Workers(count, told)
+        return Classes(count, {**told, "cwd": about["cwd"]}, about["mark"], teller.still_here)
 
     def done_in(out: Path) -> dict[str, Any]:
-        said = attempt(experiment, {**about, "out": str(out)}, teller, lambda: teller.stopping, crew)
+        with where(about["cwd"]):
+            said = attempt(experiment, {**about, "out": str(out)}, teller, lambda: teller.stopping, crew)
         return {"done": experiment.name, **said}
 
     shared = Path(about["out"])
@@ -167,13 +175,15 @@ def do_class(task: dict[str, Any], about: dict[str, Any], mark: str, files: File
     keep_freed_memory()
     folder = Path(about["folder"])
     if (folder.parent / mark).is_file() and (folder / "config.json").is_file():
-        Hand(about, lambda **_: None)(task)
+        with where(about["cwd"]):
+            Hand(about, lambda **_: None)(task)
         return None
     assert files is not None
     with tempfile.TemporaryDirectory(prefix="ccmcl-") as own:
         place = Path(own) / folder.name
         unpacked(files, place)
-        Hand({**about, "folder": str(place)}, lambda **_: None)(task)
+        with where(about["cwd"]):
+            Hand({**about, "folder": str(place)}, lambda **_: None)(task)
         found = packed(place)
     return {name: data for name, data in found.items() if name not in files or files[name] != data}
 
@@ -187,6 +197,7 @@ class Classes:
     mark: str
     tick: Callable[[], None] = lambda: None
     """called now and then while the tasks are at work"""
+    stopping: bool = False
 
     def __call__(self, jobs: Iterable[dict[str, Any]], heard: Callable[[dict[str, Any]], None]) -> None:
         """Do the jobs; one whose process or node dies is done again from its last checkpoint within reach."""
@@ -201,10 +212,9 @@ class Classes:
         doing = {begun(task): task for task in jobs}
         try:
             self._through(doing, begun, folder, heard)
-        except BaseException:
+        finally:
             for reference in doing:
                 ray.cancel(reference, force=True)
-            raise
 
     def _through(
         self,
@@ -214,7 +224,7 @@ class Classes:
         heard: Callable[[dict[str, Any]], None],
     ) -> None:
         deaths = Counter[str]()
-        while doing:
+        while doing and not self.stopping:
             ready, _ = ray.wait(list(doing), num_returns=1, timeout=1.0)
             if not ready:
                 self.tick()
@@ -234,6 +244,10 @@ class Classes:
             if files:
                 unpacked({name: data for name, data in files.items() if name.startswith("resume/")}, folder)
             heard({"done": task["name"]})
+
+    def stop(self) -> None:
+        """Let the tasks go with their last checkpoints."""
+        self.stopping = True
 
     def close(self) -> None:
         """Nothing is kept between jobs."""
@@ -261,6 +275,8 @@ class Cluster:
     """of each run"""
     cores: int | None = None
     """of a cluster started here"""
+    workers: int | None = None
+    """runs at a time at most; None for as many as there is room for"""
     data_dir: Path | None = None
     compile: str = "auto"
     device: str = "auto"
@@ -316,6 +332,7 @@ class Cluster:
         room = max(1, int(ray.cluster_resources().get("CPU", 1)) // self.threads)  # type: ignore[no-untyped-call]
         gpus = int(self.device == "cuda")
         apart = not gpus and room > len(experiments)  # a run that waits for its classes keeps its GPU
+        most = 2 * room if self.workers is None else self.workers  # some wait in the queue, so that no place is free
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         largest = max(node.get("CPU", 0) for node in nodes)
         if largest < self.threads:
@@ -330,13 +347,15 @@ class Cluster:
             "threads": self.threads,
             "tensorboard": self.tensorboard,
             "claimed": True,
-            "workers": 1024 if apart else 1,
+            "apart": apart,
+            "workers": 1024 if apart else None,
+            "cwd": str(Path.cwd()),
         }
         remote = ray.remote(do_run).options(num_cpus=self.threads, num_gpus=gpus, max_retries=0)
         doing: dict[Any, Experiment] = {}
         claims: dict[str, FileLock] = {}
         while doing or (waiting and not self.stopping):
-            while waiting and len(doing) < 2 * room and not self.stopping:
+            while waiting and len(doing) < most and not self.stopping:
                 one = waiting.pop(0)
                 if one.name not in claims and not self._claim(one, claims):
                     hear({"done": one.name, "outcome": "busy"})
@@ -359,7 +378,10 @@ class Cluster:
                         waiting.insert(0, one)
                         continue
                     said = self._failed(one, LOST)
-                self._take(one, said.pop("files", None))
+                try:
+                    self._take(one, said.pop("files", None))
+                except StorageError as error:
+                    said = {"done": one.name, "outcome": "failed", "reason": str(error)}
                 claims.pop(one.name).release()
                 hear(said)
 
@@ -375,7 +397,8 @@ class Cluster:
         return True
 
     def _failed(self, one: Experiment, reason: str) -> dict[str, Any]:
-        write_json(self.out / one.name / FAILED, {"reason": reason, "trace": ""})
+        with suppress(StorageError):
+            write_json(self.out / one.name / FAILED, {"reason": reason, "trace": ""})
         return {"done": one.name, "outcome": "failed", "reason": reason}
 
     def _take(self, one: Experiment, files: Files | None) -> None:

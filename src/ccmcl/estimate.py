@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import mean
@@ -47,12 +46,11 @@ class Estimate:
         alike = [rate for other, rate in rates if other.method == experiment.method]
         return START + count / mean(alike or [rate for _, rate in rates] or [assumed(count)])
 
-    def total(self, experiments: Iterable[Experiment]) -> tuple[float, bool]:
-        """Add up what is known, and say whether that is all of them."""
-        counts = Counter(map(kind, experiments))
-        times = {one: self.seconds(one) for one in counts}
-        whole = None not in times.values()
-        return sum(counts[one] * (seconds or 0.0) for one, seconds in times.items()), whole
+    def each(self, experiments: Iterable[Experiment]) -> list[float | None]:
+        """Expect a time of each experiment, looked up once for all that differ in the seed alone."""
+        kinds = [kind(one) for one in experiments]
+        times = {one: self.seconds(one) for one in dict.fromkeys(kinds)}
+        return [times[one] for one in kinds]
 
 
 def kind(experiment: Experiment) -> Experiment:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ccmcl.errors import StorageError
 from ccmcl.experiment import Experiment
 from ccmcl.files import write_json
 from ccmcl.records import FAILED
@@ -43,7 +45,8 @@ class Local:
 
         def note(words: dict[str, Any]) -> None:
             if words.get("lost"):
-                write_json(self.out / words["done"] / FAILED, {"reason": words["reason"], "trace": ""})
+                with suppress(StorageError):
+                    write_json(self.out / words["done"] / FAILED, {"reason": words["reason"], "trace": ""})
             hear(words)
 
         if self.stopping:

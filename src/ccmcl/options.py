@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
 
 from ccmcl.errors import InputError
 from ccmcl.experiment import BY_PRESET, Experiment
 
 MOST_THREADS = 1024
+WIDEST = 10_000
 WITH_COMMAS = ("order", "per_experience")
 """Settings whose one value may hold commas."""
 KINDS: dict[str, type] = {"str": str, "int": int, "float": float}
@@ -93,6 +96,14 @@ def checked_threads(threads: int | None) -> int | None:
 def console() -> Console:
     """Make where tables are printed."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+
+
+def print_whole(table: Table) -> None:
+    """Print a table of which nothing is cut off: where it is wider than the terminal, that breaks its lines."""
+    screen = console()
+    room, needed = screen.width, Measurement.get(screen, screen.options.update(max_width=WIDEST), table)
+    screen.width = needed.maximum
+    screen.print(table, soft_wrap=screen.width > room)
 
 
 def print_json(value: object) -> None:

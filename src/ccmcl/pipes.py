@@ -18,7 +18,7 @@ Say = Callable[..., None]
 Heard = queue.Queue[dict[str, Any]]
 
 
-def opened(stop: threading.Event | None = None) -> tuple[Say, Heard]:
+def opened(stop: threading.Event) -> tuple[Say, Heard]:
     """Take over standard input and output, and return how to speak and what is heard.
 
     A line that says ``stop`` sets ``stop``. The keyboard is left to the process that started this one.
@@ -35,7 +35,7 @@ def opened(stop: threading.Event | None = None) -> tuple[Say, Heard]:
         except BrokenPipeError:  # the process that listens is gone; what it wanted is of no use to anybody
             os._exit(0)
 
-    return say, listen(sys.stdin, stop or threading.Event())
+    return say, listen(sys.stdin, stop)
 
 
 def listen(stream: TextIO, stop: threading.Event) -> Heard:

@@ -21,6 +21,7 @@ FORMATS = ("text", "markdown", "latex", "csv", "json")
 ALWAYS = ("dataset", "method", "budget")
 JUDGED = ("order", "per_experience", "holdout")
 """Settings that decide what an accuracy is of: said wherever one of them is not the usual one."""
+COLUMNS = ("n", "accuracy, %", "incremental, %", "forgetting, %", "bytes", "seconds")
 MEASURES = ("accuracy", "incremental_accuracy", "forgetting")
 
 
@@ -154,7 +155,7 @@ def grouped(rows: Sequence[Row], names: Sequence[str]) -> list[list[Experiment]]
 def cells(rows: Sequence[Row], sign: str = " ± ") -> tuple[list[str], list[list[str]]]:
     """Lay out headings and cells, the same for every format that people read."""
     extra = telling(rows)
-    head = [*ALWAYS, *extra, "n", "accuracy, %", "incremental, %", "forgetting, %", "bytes", "seconds"]
+    head = [*ALWAYS, *extra, *COLUMNS]
     body = []
     for row in rows:
         settings = [str(getattr(row.experiment, name)) for name in (*ALWAYS, *extra)]

@@ -54,11 +54,11 @@ def attempt(
     place, curves = RunFolder.of(out, experiment), None
     if (reason := read_failure(place.path)) is not None:  # in another sweep on the same folder
         return {"outcome": "failed", "reason": reason}
-    if about.get("tensorboard"):
-        from ccmcl.tensorboard import Curves
-
-        reporter = curves = Curves(reporter, place.path)
     try:
+        if about.get("tensorboard"):
+            from ccmcl.tensorboard import Curves
+
+            reporter = curves = Curves(reporter, place.path)
         compute = Compute(about["compile"], about["device"], about.get("workers"))
         claimed = bool(about.get("claimed"))
         run(experiment, out, data_dir, reporter, about["every"], compute, stop, crew, claimed)

@@ -190,13 +190,15 @@ class Keeper:
             self.pools[threads] = self.crew(self.workers, {**self.about, "threads": threads})
 
         def hear(words: dict[str, Any]) -> None:
-            if self.stop():  # the workers go with their last checkpoints
-                raise Stopped
+            if self.stop():
+                self.pools[threads].stop()
             if "done" not in words:
                 self.reporter.step(words["name"], words["about"], words["step"], words["total"], words["loss"])
 
         with self.timing(next(iter(jobs)).split()[0]):
             self.pools[threads](ahead, hear)
+        if self.stop():
+            raise Stopped
 
     def _drive(self, name: str, job: Job) -> State:
         """Do one job in this process."""

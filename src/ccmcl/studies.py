@@ -39,6 +39,7 @@ from ccmcl.options import (
     console,
     lists,
     print_json,
+    print_whole,
     whole,
 )
 from ccmcl.progress import duration
@@ -81,6 +82,10 @@ def sweep(
             raise InputError(f"There is no {name} {value!r}: {nearest(value, known)}.")
     if workers is not None and not 1 <= workers <= 1024:
         raise InputError(f"The number of workers must be from 1 to 1024, not {workers}.")
+    if address is not None and engine != "ray":
+        raise InputError("An address is that of a Ray cluster: give --engine ray with it.")
+    if tensorboard:
+        import ccmcl.tensorboard  # noqa: F401  # said once if it is missing, before every run says it
     asked = _asked(file, lists(settings), data_dir)
     standings = survey(asked.experiments, out)
     screen = console()
@@ -91,13 +96,16 @@ def sweep(
     # A run has as many threads whatever else is left, so that it goes on as it was begun.
     each = max(1, cores // (workers or cores)) if address is None else threads or 1
     at_once = max(1, min(workers or cores, len(left)))
-    clock = Clock(out, asked.experiments, at_once * each)
+    clock = Clock(out, asked.experiments, each, at_once if address is None else None)
     if left and not (json or quiet):
-        screen.print(f"{len(left)} of {len(standings)} to do, {clock}", markup=False)
+        screen.print(f"{len(left)} of {len(standings)} to do, {clock.about(left)}", markup=False)
     if left and not dry_run:
         check_writable(out)
         shared = (data_dir, compile, device, checkpoint_seconds, tensorboard)
-        chosen = _on_ray(out, address, each, cores, *shared) if engine == "ray" else _here(at_once, out, each, *shared)
+        if engine == "ray":
+            chosen = _on_ray(out, address, each, cores, workers, *shared)
+        else:
+            chosen = _here(at_once, out, each, *shared)
         standings = _through(asked, out, chosen, clock, left, retry_failed, quiet or json)
     _conclude(asked, standings, out, json, dry_run)
     if any(one.state != DONE for one in standings) and not dry_run:
@@ -112,12 +120,12 @@ def _here(at_once: int, out: Path, each: int, data_dir: Path | None, compile: st
     return Local(at_once, out, each, data_dir, compile, device, *rest)
 
 
-def _on_ray(out: Path, address: str | None, each: int, cores: int, *rest: Any) -> Engine:
+def _on_ray(out: Path, address: str | None, each: int, cores: int, workers: int | None, *rest: Any) -> Engine:
     if address is None:  # Ray reads this when it is loaded: it shall listen on the loopback alone
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     from ccmcl.cluster import Cluster
 
-    return Cluster(out, address, each, None if address else cores, *rest)
+    return Cluster(out, address, each, None if address else cores, workers, *rest)
 
 
 def results(
@@ -130,7 +138,7 @@ def results(
     if not rows:
         raise InputError(f"There is no finished run in {runs}.")
     if format == "text":
-        console().print(_drawn(rows, None))
+        print_whole(_drawn(rows, None))
     else:
         print(tables.rendered(rows, format))
 
@@ -165,11 +173,14 @@ def _asked(file: Path | None, changes: dict[str, list[Any]], data_dir: Path | No
 
 @dataclass
 class Clock:
-    """Tells how long the rest of a sweep will take on so many cores, ever better the more of it is done."""
+    """Tells how long the rest of a sweep will take, ever better the more of it is done."""
 
     out: Path
     experiments: Sequence[Experiment]
-    cores: int
+    threads: int
+    """of each run"""
+    at_once: int | None
+    """runs; None where that is not known"""
     estimate: Estimate = field(default_factory=Estimate)
     learned: set[str] = field(default_factory=set)
 
@@ -181,12 +192,15 @@ class Clock:
                 self.learned.add(name)
                 with suppress(InputError):  # it says nothing, so nothing is learned from it
                     self.estimate.learn(one, read_cost(self.out / name))
-        seconds, whole = self.estimate.total([by_name[name] for name in names if name not in self.learned])
-        return seconds / self.cores if whole else None
+        times = self.estimate.each([by_name[name] for name in names if name not in self.learned])
+        known = [seconds / self.threads for seconds in times if seconds is not None]
+        if self.at_once is None or len(known) < len(times):
+            return None
+        return max([sum(known) / self.at_once, *known])  # the longest run takes its time, however many there are
 
-    def __str__(self) -> str:
-        ahead = [one.experiment.name for one in survey(self.experiments, self.out) if one.state != DONE]
-        seconds = self.left(ahead)
+    def about(self, experiments: Sequence[Experiment]) -> str:
+        """Say in words how long these will take."""
+        seconds = self.left([one.name for one in experiments])
         return "time unknown" if seconds is None else f"about {duration(seconds)}"
 
 
@@ -231,13 +245,14 @@ def _conclude(asked: Sweep, standings: list[Standing], out: Path, json: bool, dr
     screen = console()
     done = [one.experiment for one in standings if one.state == DONE]
     if done and not dry_run:
-        screen.print(_drawn(tables.table(_records(done, out)), asked.title))
+        print_whole(_drawn(tables.table(_records(done, out)), asked.title))
         screen.print(f"run folders: {out}", markup=False)
     for one in standings:
         if one.state == FAILING:
             screen.print(f"failed: {one.experiment.name}: {printable(one.reason)}", markup=False)
         elif one.state != DONE and not dry_run:
-            screen.print(f"not finished: {one.experiment.name}", markup=False)
+            why = f": {printable(one.reason)}" if one.reason else ""
+            screen.print(f"not finished: {one.experiment.name}{why}", markup=False)
 
 
 def _summaries(standings: list[Standing], out: Path) -> list[dict[str, Any]]:
@@ -272,7 +287,7 @@ def _drawn(rows: list[tables.Row], title: str | None) -> Table:
     head, body = tables.cells(rows)
     drawn = Table(title=None if title is None else Text(printable(title)), title_justify="left", title_style="bold")
     for place, column in enumerate(head):
-        drawn.add_column(column, justify="left" if place < len(head) - 6 else "right")
+        drawn.add_column(column, justify="left" if place < len(head) - len(tables.COLUMNS) else "right")
     for line in body:
         drawn.add_row(*map(Text, line))
     return drawn

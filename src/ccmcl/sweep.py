@@ -153,10 +153,11 @@ def sweep(
         for experiment in left:
             (out / experiment.name / FAILED).unlink(missing_ok=True)
     ended: dict[str, str] = {}
+    reasons: dict[str, str] = {}
 
     def note(words: Words) -> None:
         if "done" in words:
-            ended[words["done"]] = words["outcome"]
+            ended[words["done"]], reasons[words["done"]] = words["outcome"], words.get("reason", "")
         hear(words)
 
     while left and not engine.stopping:
@@ -169,4 +170,10 @@ def sweep(
             left.remove(one)
         if left and not engine.stopping:
             time.sleep(wait)
-    return survey(experiments, out)
+    # What failed for no fault of its own, as on a full disk, is told here and tried again by the next sweep.
+    return [
+        one
+        if one.reason or one.state == DONE
+        else dataclasses.replace(one, reason=reasons.get(one.experiment.name, ""))
+        for one in survey(experiments, out)
+    ]

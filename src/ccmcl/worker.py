@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,12 @@ import torch
 from ccmcl.compute import Settled
 from ccmcl.condensing import condensers, courses, leading
 from ccmcl.data import load
-from ccmcl.errors import InputError
+from ccmcl.errors import InputError, StorageError
 from ccmcl.loop import Job, placed
 from ccmcl.pipes import Say, opened
 from ccmcl.plan import Learner
 from ccmcl.progress import Silent
-from ccmcl.running import Keeper, arrange
+from ccmcl.running import Keeper, Stopped, arrange
 from ccmcl.store import RunFolder
 from ccmcl.stream import Experience
 
@@ -36,20 +38,22 @@ class Saying(Silent):
 class Hand:
     """Does jobs of one run, made from its folder; ``about`` is what the run says of itself."""
 
-    def __init__(self, about: dict[str, Any], say: Say) -> None:
+    def __init__(self, about: dict[str, Any], say: Say, stop: Callable[[], bool] = lambda: False) -> None:
         torch.set_num_threads(about["threads"])
-        self.folder, self.every, self.say = RunFolder.existing(about["folder"]), about["every"], say
+        self.folder, self.every = RunFolder.existing(about["folder"]), about["every"]
+        self.say, self.stop = say, stop
         self.experiment = self.folder.experiment()
         data = load(self.experiment.dataset, about["data_dir"] and Path(about["data_dir"]))
         self.stream, _, plan = arrange(self.experiment, data)
         self.plan = Settled(about["code"], about["device"], 1).equip(plan)
 
     def __call__(self, task: dict[str, Any]) -> None:
-        """Do one job; its last state is in the folder then."""
+        """Do one job; its last state is in the folder then. Told to stop, it keeps where it is and is ``Stopped``."""
         progress, stream = self.folder.load_progress(), self.stream
         jobs = self._jobs(task["name"], progress.learner, stream[len(progress.tallies)])
         seconds = dict(task["seconds"])
         keeper = Keeper(self.folder, Saying(self.say), self.every, stream.names, len(stream), seconds)
+        keeper.stop = self.stop
         keeper({task["name"]: jobs[task["name"]]})
 
     def _jobs(self, name: str, learner: Learner, experience: Experience) -> Mapping[str, Job]:
@@ -69,16 +73,18 @@ class Hand:
 
 def main() -> None:
     """Do jobs until standard input ends."""
-    say, heard = opened()
+    stop = threading.Event()
+    say, heard = opened(stop)
     about = heard.get()
     try:
-        do = Hand(about, say)
+        do = Hand(about, say, stop.is_set)
         while True:
             task = heard.get()
-            do(task)
+            with suppress(Stopped):
+                do(task)
             say(done=task["name"])
     except (InputError, OSError, RuntimeError) as error:
-        say(error=" ".join(str(error).split()))
+        say(error=" ".join(str(error).split()), storage=isinstance(error, StorageError))
 
 
 if __name__ == "__main__":

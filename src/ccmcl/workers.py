@@ -33,6 +33,10 @@ class Crew(Protocol):
         """Have the jobs done; ``heard`` gets what is said of them meanwhile."""
         ...
 
+    def stop(self) -> None:
+        """Have the jobs stopped, each kept as it is where that can be; then the call above returns."""
+        ...
+
     def close(self) -> None:
         """Let go of whatever does the jobs."""
         ...
@@ -82,6 +86,8 @@ class Workers:
                     words = {"done": name, "outcome": "failed", "reason": LOST, "lost": True}
                 else:
                     raise WorkerError("The worker processes keep dying; is there enough memory? Try --workers 1.")
+            if words.get("storage"):
+                raise StorageError(words["error"])
             if "error" in words:
                 raise WorkerError(f"A worker failed: {words['error']}")
             heard(words)
