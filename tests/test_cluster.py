@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from ccmcl.cluster import packed, unpacked
@@ -203,6 +205,25 @@ def test_failed_run_is_told_and_does_not_stop_the_others(lasting: Nodes, tmp_pat
     assert states["finetune"]["state"] == "done"
     assert states["composite"]["state"] == "failed"
     assert "smaller than one component" in states["composite"]["reason"]
+
+
+def test_own_data_are_found_from_where_the_sweep_was_started_and_workers_are_heeded(
+    lasting: Nodes, tmp_path: Path
+) -> None:
+    chance = numpy.random.default_rng(0)
+    pixels, labels = chance.integers(0, 256, (60, 8, 8), dtype=numpy.uint8), numpy.arange(60) % 6
+    numpy.savez(tmp_path / "own.npz", x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
+    table = {"dataset": ["own.npz"], "per_experience": [3], "method": ["finetune"], "seed": [0, 1, 2], "steps": [200]}
+    arguments = command(tmp_path / "runs", lasting.address, table, "--json", "--workers=1")
+    ended = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    times = []
+    for path in (tmp_path / "runs").glob("*/events.jsonl"):
+        events = [json.loads(line) for line in path.read_text().splitlines()]
+        times.append((events[0]["time"], events[-1]["time"]))
+    times.sort()
+    assert len(times) == 3
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(times))
 
 
 def listening() -> set[str]:
