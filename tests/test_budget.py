@@ -115,6 +115,16 @@ def test_a_budget_in_examples_is_never_exceeded_and_shared_evenly(
     amount: int, each: bool, kind: str, shape: Shape, classes: int, logits: int, ratio: float
 ) -> None:
     budget = Budget.parse(f"{amount}{'/class' if each else ''}")
+    if kind == "composite" and ratio > 2:  # more weights than the paper has are counted
+        room = amount * math.prod(shape) // (1 if each else classes)
+        try:
+            count = fitting(budget, kind, shape, classes, logits, ratio)
+        except InputError:
+            count = 0
+        size = math.prod(shape)
+        assert count * (size + images_of(count, ratio)) <= room or not count
+        assert (count + 1) * (size + images_of(count + 1, ratio)) > room
+        return
     if not each and amount < classes:
         with pytest.raises(InputError, match=f"A budget of {amount} shared by {classes} classes is smaller than one"):
             fitting(budget, kind, shape, classes, logits, ratio)
@@ -124,6 +134,12 @@ def test_a_budget_in_examples_is_never_exceeded_and_shared_evenly(
         assert count == amount
     else:
         assert count * classes <= amount < (count + 1) * classes
+
+
+def test_what_one_class_has_left_of_an_example_is_not_lost() -> None:
+    layout = Layout(frequencies=170)
+    few = [Budget.parse(str(amount)).pixels((3, 32, 32), 10, layout) for amount in (9, 10, 15, 20)]
+    assert few == [10, 12, 18, 24]
 
 
 @settings(deadline=None)

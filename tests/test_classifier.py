@@ -662,6 +662,8 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "pictures as large as the world": {"shape": [1, 2**40, 2**40]},
     "pictures of another size": {"shape": [1, 9, 9]},
     "no pictures": {"shape": [0, 0, 0]},
+    "pictures of no channel": {"shape": [0, 8, 8]},
+    "pictures of no row": {"shape": [1, 0, 8]},
     "a shape of words": {"shape": ["a", "b", "c"]},
     "a shape of two": {"shape": [8, 8]},
     "more labels": {"labels": [0, 1, 2]},

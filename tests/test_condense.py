@@ -287,6 +287,18 @@ def test_distance_is_zero_between_parallel_gradients_and_two_between_opposite_on
     assert row_distance(a, -a).item() == pytest.approx(8)
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e-15, 1e-12, 1e-9, 1e-6, 1e6])
+def test_gradients_of_any_size_have_a_distance_and_a_derivative(size: float) -> None:
+    a = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    b = (size * torch.randn(4, 6, generator=torch.Generator().manual_seed(1))).requires_grad_()
+    value = row_distance(size * a, b)
+    value.backward()  # type: ignore[no-untyped-call]
+    assert b.grad is not None
+    assert b.grad.isfinite().all()
+    if size > 1e-12:
+        assert value.item() == pytest.approx(row_distance(a, b.detach() / size).item(), abs=1e-4)
+
+
 def test_a_dead_filter_counts_as_unrelated_and_pulls_at_nothing() -> None:
     a = torch.ones(2, 3, dtype=DOUBLE)
     b = torch.stack([torch.zeros(3, dtype=DOUBLE), torch.ones(3, dtype=DOUBLE)]).requires_grad_()

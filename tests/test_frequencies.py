@@ -156,3 +156,8 @@ def test_an_experiment_says_how_many_and_who_sees_them() -> None:
         Experiment.of(**given, lens="yes")
     with pytest.raises(InputError, match="not both"):
         Experiment.of(**given, frequencies=70, reduction=2)
+
+
+def test_frequencies_that_no_machine_has_room_for_are_refused() -> None:
+    with pytest.raises(InputError, match="keep fewer"):
+        Frequencies((1, 1024, 1024), 65_535)

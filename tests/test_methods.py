@@ -22,6 +22,7 @@ from ccmcl.nets import ConvNet, outputs_of
 from ccmcl.plan import COUNTS, Learner, Plan, Shape
 from ccmcl.residual import ResNet
 from ccmcl.stream import Experience, Stream
+from ccmcl.training import share_of_new
 
 PLAN = Plan(
     ConvNet((1, 8, 8), 8),
@@ -276,6 +277,49 @@ def test_a_class_that_comes_again_is_remembered_from_new_and_old(method: str, co
         assert len(learner.memory[0].images()) == len(first.memory[0].images())
     else:
         assert len(learner.memory[0].images()) == len(first.memory[0].images()) + 5
+
+
+def looking_new(digits: tuple[int, ...], index: int) -> Experience:
+    """The classes 0, 1, …, that look like other digits now."""
+    one = Stream.of(load("digits").train, digits, len(digits))[0]
+    return replace(one, index=index, classes=tuple(range(len(digits))))
+
+
+def right(plan: Plan, learner: Learner, experience: Experience) -> float:
+    assert learner.params is not None
+    logits = plan.net(learner.params, experience.pixels.float() / 255)
+    return (logits.argmax(1) == experience.labels).double().mean().item()
+
+
+@pytest.mark.parametrize("method", ["bic", "rehearsal", "condensation"])
+def test_known_classes_are_learned_by_their_new_looks(method: str) -> None:
+    plan = replace(PLAN, continued=method == "condensation", recipe=Recipe(80, 32, 0.05))
+    learner, new = met(method, plan, experiences=1)[0], looking_new((6, 8), 1)
+    assert right(plan, METHODS[method].meet(plan, learner, new, drive), new) > max(0.8, right(plan, learner, new))
+
+
+def test_bic_of_known_classes_corrects_them_where_there_are_others() -> None:
+    first, second = met("bic", replace(PLAN, recipe=Recipe(20, 32, 0.05)))
+    digits = stream()[0]
+    again = METHODS["bic"].meet(PLAN, second, replace(digits, index=2), drive)
+    assert again.params is not None
+    assert again.params["correction"][0, 2:].tolist() == [1, 1]  # those it does not bring are left alone
+    assert (again.params["correction"][0, :2] != 1).all()
+    whole = METHODS["bic"].meet(PLAN, first, replace(digits, index=1), drive)
+    assert "correction" not in (whole.params or {})  # there are no others
+
+
+def test_a_few_more_pictures_of_all_classes_do_not_outweigh_what_is_remembered() -> None:
+    plan = replace(PLAN, continued=True, recipe=Recipe(80, 32, 0.05))
+    first = met("condensation", plan, experiences=1)[0]
+    digits = stream()[0]
+    one_each = torch.stack([digits.of_class(0)[0], digits.of_class(1)[0]])
+    again = Experience(1, (0, 1), one_each, torch.tensor([0, 1]))
+    assert share_of_new(first.memory, again) == 0.5
+    assert share_of_new(Memory(), again) == 1
+    assert share_of_new(first.memory, stream()[1]) == 0.5
+    after = METHODS["condensation"].meet(plan, first, again, drive)
+    assert right(plan, after, digits) >= right(plan, first, digits) - 0.02
 
 
 def test_remembered_images_come_back_as_pictures() -> None:

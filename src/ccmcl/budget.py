@@ -19,6 +19,8 @@ MOST_BYTES = 1 << 36
 BITS = (32, 16, 8)
 SCALE_BYTES = TARGET_BYTES = 2
 """The ranges of what is stored in eight bits, and soft labels, are in 16 bits."""
+PAPER_RATIO = 2.0
+"""Images for each component in the paper."""
 COLOURS = 4
 """Of the differences between channels 1/this as many frequencies are kept as of their mean: eyes see them coarsely,
 and there is less in them."""
@@ -112,12 +114,12 @@ class Budget:
         if self.in_bytes:
             count = (self.share(classes) - LABEL_BYTES) // (small + FLOAT_BYTES * logits)
         else:
-            count = self.share(classes) * math.prod(shape) // small
+            count = self.room(shape, classes) // small
         return self._enough(count, classes, "picture")
 
     def pixels(self, shape: tuple[int, int, int], classes: int, layout: Layout = PLAIN) -> int:
         """How many free images a class may store."""
-        small, room = layout.small(shape), self._room(shape, classes)
+        small, room = layout.small(shape), self.room(shape, classes)
         measure = layout.size if self.in_bytes else layout.numbers
         count = bisect_right(range(1, min(room, MOST_BYTES) + 1), room, key=lambda q: measure(q, small, q, 1))
         return self._affordable(self._enough(count, classes, "image"), 1, math.prod(shape))
@@ -125,11 +127,11 @@ class Budget:
     def components(self, shape: tuple[int, int, int], classes: int, ratio: float, layout: Layout = PLAIN) -> int:
         """How many components P a class may store together with the weights of Q = ratio·P images.
 
-        In the paper's count and shape P is the share of the buffer, and the weights come on top as its "overhead".
-        In other shapes and in bytes, P is the largest number for which all that is stored fits.
+        In the paper's count and shape P is the share of the buffer, and the weights of up to 2P images come on top as
+        its "overhead". In other shapes and in bytes, P is the largest number for which all that is stored fits.
         """
-        size, small, room = math.prod(shape), layout.small(shape), self._room(shape, classes)
-        if not self.in_bytes and layout == Layout(bits=layout.bits):
+        size, small, room = math.prod(shape), layout.small(shape), self.room(shape, classes)
+        if not self.in_bytes and layout == Layout() and ratio <= PAPER_RATIO:
             return self._affordable(self._enough(self.share(classes), classes, "component"), ratio, size)
         measure = layout.size if self.in_bytes else layout.numbers
 
@@ -139,9 +141,14 @@ class Budget:
         count = bisect_right(range(1, min(room, MOST_BYTES) + 1), room, key=needed)
         return self._affordable(self._enough(count, classes, "component"), ratio, size)
 
-    def _room(self, shape: tuple[int, int, int], classes: int) -> int:
-        """What a class may use: bytes, or numbers as the paper counts them."""
-        return self.share(classes) * (1 if self.in_bytes else math.prod(shape))
+    def room(self, shape: tuple[int, int, int], classes: int) -> int:
+        """What one of ``classes`` classes may use: bytes, or numbers as the paper counts them.
+
+        >>> Budget.parse("15").room((1, 8, 8), classes=10)
+        96
+        """
+        whole = self.amount * (1 if self.in_bytes else math.prod(shape))
+        return whole if self.each_class else whole // classes
 
     def _affordable(self, count: int, ratio: float, size: int) -> int:
         """Refuse what no machine has room for while it is being learned."""

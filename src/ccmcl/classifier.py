@@ -200,6 +200,8 @@ class ContinualClassifier:
                     raise InputError("its memory is not what its method stores")
             if about["shape"] is not None:
                 channels, height, width = map(int, about["shape"])
+                if min(channels, height, width) < 1:
+                    raise InputError("its pictures have no pixels")
                 classifier._shape = (channels, height, width)
                 params = section(tensors, "params")
                 _check_params(classifier._plan(classifier._shape), params, len(classifier._labels))

@@ -14,6 +14,8 @@ from ccmcl.budget import Layout, coloured
 from ccmcl.errors import InputError
 
 MOST_PIXELS = 1 << 20
+MOST_BASIS = 1 << 28
+"""Numbers that the cosines may take, laid out as pictures."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ class Frequencies:
             raise InputError(
                 f"Of pictures of {height}×{width} pixels, from 1 to {height * width} frequencies can be kept, "
                 f"not {self.count}."
+            )
+        if self.numbers * math.prod(self.shape) > MOST_BASIS:
+            raise InputError(
+                f"{self.count} frequencies of pictures of {height}×{width} pixels take over {MOST_BASIS >> 28} GiB to "
+                "lay out: keep fewer."
             )
 
     @property

@@ -23,6 +23,9 @@ AHEAD = 50
 MEASURED = 16
 """Batches that a trained network is measured on, where it has to be."""
 
+MOST_AT_ONCE = 512
+"""Pictures of 32×32 pixels, or smaller, that go through a network together when it is not trained."""
+
 UNKNOWN = -1e30
 """Takes a class out of a softmax; finite, so that nothing times it is not a number."""
 
@@ -245,23 +248,33 @@ class Shared:
         return images, F.pad(targets, (0, outputs - targets.shape[1])), weights
 
 
+def at_once(images: Tensor) -> int:
+    """Say how many images may go through a network together: the larger they are, the fewer.
+
+    >>> [at_once(torch.empty(0, 3, side, side)) for side in (28, 32, 96, 224, 2000)]
+    [512, 512, 32, 8, 1]
+    """
+    room = MOST_AT_ONCE * 32 * 32 // max(1, images.shape[-2] * images.shape[-1])
+    return min(MOST_AT_ONCE, 1 << max(0, room.bit_length() - 1))
+
+
 @torch.no_grad()
 def logits_of(
     net: ConvNet,
     params: Params,
     pixels: UInt8[Tensor, "n c h w"],
-    batch: int = 512,
+    batch: int | None = None,
     device: torch.device = CPU,
     twice: bool = False,
 ) -> Float[Tensor, "n k"]:
-    """Compute the logits of pictures, a batch at a time.
+    """Compute the logits of pictures, a batch at a time: as many as there is room for, if it is not said.
 
     ``twice`` judges each picture beside its mirror image: by the logarithm of the mean of their probabilities.
     The last batch is filled up to a power of two: libraries keep something for every shape they ever met, and a stream
     brings another number of pictures with every experience.
     """
     there, dtype = placed(params, device), params["head.bias"].dtype
-    logits = []
+    logits, batch = [], batch or at_once(pixels)
     for part in torch.split(pixels, batch):
         room = min(batch, 1 << max(0, len(part) - 1).bit_length())
         filled = torch.cat([part, part[:1].expand(room - len(part), *part.shape[1:])]) if 0 < len(part) < room else part

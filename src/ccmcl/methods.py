@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from ccmcl.condensing import as_eight_bit, as_pixels, condensers, courses, leading, taken_for
 from ccmcl.engine import Batch, Classify, Judge
 from ccmcl.forms import reduced
-from ccmcl.learn import Distil, Shared, Trainer, logits_of
+from ccmcl.learn import Distil, Shared, Trainer, at_once, logits_of
 from ccmcl.loop import Drive, checked, generator_for, section
 from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, unit
 from ccmcl.nets import Params
@@ -71,9 +71,9 @@ def bic(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> L
         return logits_of(plan.net, params, pixels, device=plan.device)
 
     memory = _store(plan, learner.memory, experience, "bic", judge)
-    newest = [label for label in experience.classes if label not in learner.memory]
-    if len(learner.memory) and newest:
-        params = params | {"correction": _correction(plan, memory, params, newest, experience.index, drive)}
+    if set(learner.memory) - set(experience.classes):  # else there is nothing to be biased against
+        seen = list(experience.classes)
+        params = params | {"correction": _correction(plan, memory, params, seen, experience.index, drive)}
     return Learner(memory, params)
 
 
@@ -212,8 +212,8 @@ def _go_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive, k
     source: Source = pictures
     judge: Judge = Classify(plan.net)
     if memory and keep_logits:
-        past = outputs - len([label for label in experience.classes if label not in memory])
-        source, judge = _with_logits(plan, pictures, memory, outputs, past / outputs), Distil(plan.net)
+        weight = (outputs - len(experience.classes)) / outputs
+        source, judge = _with_logits(plan, pictures, memory, outputs, weight), Distil(plan.net)
     elif memory:
         source = Beside(pictures, _replay(plan, memory, half))
 
@@ -267,10 +267,10 @@ def _kept(plan: Plan, pixels: Tensor) -> Exemplars | Encoded:
 
 
 def _correction(plan: Plan, memory: Memory, params: Params, newest: list[int], index: int, drive: Drive) -> Tensor:
-    """Fit one scale and one shift for the newest classes' logits on the buffer; all others keep theirs."""
+    """Fit one scale and one shift for the logits of the classes just learned on the buffer; all others keep theirs."""
     images, labels = memory.images(), memory.labels()
     with torch.no_grad():
-        logits = torch.cat([plan.net(params, part) for part in torch.split(images, 500)])
+        logits = torch.cat([plan.net(params, part) for part in torch.split(images, at_once(images))])
     mask = torch.zeros(logits.shape[1])
     mask[newest] = 1.0
 

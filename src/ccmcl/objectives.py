@@ -15,6 +15,9 @@ WIDTHS = (0.25, 0.5, 1.0, 2.0)
 SCALE = 100.0
 """Brings the discrepancy to the size of the other distances, so that the same weight of cross-entropy goes with it."""
 
+VANISHED = 1e-24
+"""The derivative of one over the root of less than this squared length is more than float32 can hold."""
+
 DEAD, TINY = 1e-2, 1e-6
 """Features that vary less than this share of the others, or not at all, are not blown up to their size."""
 
@@ -98,7 +101,8 @@ def row_distance(a: Tensor, b: Tensor) -> Float[Tensor, ""]:
     distance 1, and pulls at nothing, where the bare formula would divide zero by zero.
     """
     a, b = a.flatten(1), b.flatten(1)
-    norms = a.square().sum(1) * b.square().sum(1)
-    alive = norms > 0
-    cosine = (a * b).sum(1) * torch.rsqrt(torch.where(alive, norms, 1.0))
+    squares = a.square().sum(1), b.square().sum(1)
+    alive = torch.minimum(*squares) > VANISHED
+    one, other = (torch.rsqrt(torch.where(alive, square, 1.0)) for square in squares)
+    cosine = (a * b).sum(1) * one * other
     return (1 - torch.where(alive, cosine, 0.0)).sum()

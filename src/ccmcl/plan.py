@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
@@ -154,7 +153,7 @@ def pictures(plan: Plan, classes: int, logits: int = 0) -> int:
         return plan.budget.exemplars(plan.net.shape, classes, logits, plan.shape.reduction)
     if plan.net.shape[0] not in CHANNELS:
         raise InputError(f"Pictures of {plan.net.shape[0]} channels cannot be stored as {plan.shape.codec}.")
-    room = plan.budget.share(classes) * (1 if plan.budget.in_bytes else math.prod(plan.net.shape))
+    room = plan.budget.room(plan.net.shape, classes)
     if room < SMALLEST_FILE + LABEL_BYTES:
         raise InputError(f"A budget of {plan.budget} is smaller than one picture per class: give a larger one.")
     return room // SMALLEST_FILE
@@ -192,11 +191,11 @@ def fitted(plan: Plan, kept: Remembered, classes: int) -> Remembered:
     """
     if not isinstance(kept, Encoded):
         return kept
-    share, place = plan.budget.share(classes), kept.ends.element_size()
+    room, place = plan.budget.room(plan.net.shape, classes), kept.ends.element_size()
     if plan.budget.in_bytes:
-        kept = kept.within(share - LABEL_BYTES, place + (0 if kept.logits is None else kept.logits[0].nbytes))
+        kept = kept.within(room - LABEL_BYTES, place + (0 if kept.logits is None else kept.logits[0].nbytes))
     else:
-        kept = kept.within(share * math.prod(plan.net.shape), 1)
+        kept = kept.within(room, 1)
     if not len(kept.ends):
         raise InputError(f"A budget of {plan.budget} is smaller than one picture per class: give a larger one.")
     return kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -101,7 +102,7 @@ def _style(experiment: Experiment, mirrored: bool) -> Style:
 def characters(names: Sequence[str]) -> bool:
     """Tell whether classes are characters, which are others in a mirror: their names are letters or numbers.
 
-    >>> characters(["0", "1", "2"]), characters(["cat", "dog"])
-    (True, False)
+    >>> characters(["0", "1", "2"]), characters(["3.0", "a"]), characters(["cat", "dog"])
+    (True, True, False)
     """
-    return bool(names) and all(name.isdigit() or (len(name) == 1 and name.isalpha()) for name in names)
+    return bool(names) and all(re.fullmatch(r"-?\d+(\.0+)?|[^\W\d_]", name) for name in names)

@@ -73,11 +73,10 @@ def moments(plan: Plan) -> int:
 def going_on(plan: Plan, learner: Learner, experience: Experience) -> Trainer:
     """Lay out how the network goes on, on new pictures beside what is remembered, and keeps to what it was.
 
-    That counts for as much as the classes that the experience does not bring are of all.
+    That counts for as much as what is remembered.
     """
     old, outputs = learner.params, max([learner.seen - 1, *experience.classes]) + 1
-    others = set(learner.memory) - set(experience.classes)
-    weight = len(others) / len(others | set(experience.classes))
+    weight = 1 - share_of_new(learner.memory, experience)
 
     def start(generator: Generator) -> Params:
         return plan.net.init(generator, outputs) if old is None else plan.net.grow(old, outputs, generator)
@@ -90,12 +89,22 @@ def going_on(plan: Plan, learner: Learner, experience: Experience) -> Trainer:
     return trainer(plan, start, source, judge, experience.index, outputs, taught if old else None)
 
 
+def share_of_new(memory: Memory, experience: Experience) -> float:
+    """Say how much the pictures at hand count beside what is remembered: as much as their classes are of all.
+
+    Where they are of all the classes there are, it is half: there may be few of them.
+    """
+    known = set(memory) | set(experience.classes)
+    share = len(experience.classes) / len(known)
+    return share if share < 1 or not memory else 0.5
+
+
 def balanced(plan: Plan, memory: Memory, experience: Experience) -> Source:
     """Make batches of the pictures at hand beside what is remembered, about as much of every class."""
-    share = len(experience.classes) / len(set(memory) | set(experience.classes))
+    share = share_of_new(memory, experience)
     new = max(1, round(plan.recipe.batch * share))
     pictures = Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), new)
-    if share == 1:
+    if not memory:
         return pictures
     images, labels = memory.images().to(plan.device), memory.labels().to(plan.device)
     return Beside(pictures, Replay(images, labels, max(1, plan.recipe.batch - new), weighting=False), share)
