@@ -131,7 +131,7 @@ class Budget:
         its "overhead". In other shapes and in bytes, P is the largest number for which all that is stored fits.
         """
         size, small, room = math.prod(shape), layout.small(shape), self.room(shape, classes)
-        if not self.in_bytes and layout == Layout() and ratio <= PAPER_RATIO:
+        if not self.in_bytes and layout == Layout(bits=layout.bits) and ratio <= PAPER_RATIO:
             return self._affordable(self._enough(self.share(classes), classes, "component"), ratio, size)
         measure = layout.size if self.in_bytes else layout.numbers
 
