@@ -48,7 +48,10 @@ def test_experts_see_as_much_of_every_class_on_average(before: int, new: int, ag
     fresh = images.amax((1, 2, 3)) == 0  # what is remembered is not black
     assert set(seen[fresh].tolist()) <= set(classes)
     assert set(seen[~fresh].tolist()) <= set(range(before))
-    assert float(weights[fresh].sum()) == pytest.approx(len(classes) / (before + new))
+    share = len(classes) / (before + new)
+    if share == 1 and before:
+        share = 0.5  # new pictures of all classes do not take the place of what is remembered
+    assert float(weights[fresh].sum()) == pytest.approx(share)
     if batch >= 2 and before > again:
         assert len(images) == batch
         assert abs(int(fresh.sum()) - batch * len(classes) / (before + new)) <= 1
