@@ -40,6 +40,14 @@ def test_measuring_a_network_counts_as_well() -> None:
     assert 1.9 * one < twice < 2 * one
 
 
+def test_a_teacher_counts_as_well() -> None:
+    """It looks at every batch but those of the first experience: a third of what a step of learning takes."""
+    joint, rehearsal = (operations(Experiment.of(method=method, dataset="mnist")) for method in ("joint", "rehearsal"))
+    assert joint
+    assert rehearsal
+    assert rehearsal / joint == pytest.approx(1 + 4 / 5 / 3, abs=0.02)
+
+
 def test_a_method_is_expected_by_its_own_pace_before_that_of_others() -> None:
     estimate = Estimate()
     fast, slow = Experiment.of(method="joint"), Experiment.of(method="composite")

@@ -29,7 +29,7 @@ GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 FIELDS = [field.name for field in dataclasses.fields(Experiment)]
 OTHER: dict[str, Any] = {
     "dataset": "mnist",
-    "method": "bic",
+    "method": "rehearsal",
     "budget": "30",
     "preset": "fast",
     "seed": 1,
@@ -199,6 +199,15 @@ def test_soft_labels_are_for_networks_that_begin_anew() -> None:
     assert Experiment.of(preset="fast", labels="soft").continued == "no"
 
 
+@pytest.mark.parametrize("preset", ["best", "fast"])
+def test_whatever_can_goes_on_by_the_presets_so_that_a_learner_is_never_credited_to_a_memory(preset: str) -> None:
+    learner = ("network", "width", "blocks", "widening", "recipe", "changes", "steps", "batch", "rate")
+    made = {method: Experiment.of(dataset="cifar10", preset=preset, method=method) for method in METHODS}
+    assert len({tuple(getattr(one, name) for name in learner) for one in made.values()}) == 1
+    goes_on = {method for method, one in made.items() if one.continued == "yes"}
+    assert goes_on == {"composite", "condensation", "rehearsal", "joint"}
+
+
 def test_rates_go_with_what_they_are_for() -> None:
     assert (Experiment.of(preset="fast").rate, Experiment.of(preset="fast", network="plain").rate) == (0.05, 0.02)
     assert Experiment.of(preset="fast", objective="gradient").condense_rate == 0.02
@@ -308,6 +317,8 @@ def test_name_of_a_long_data_set_still_fits_a_file_system() -> None:
         ({"training": -1}, "training must not be negative"),
         ({"order": 3}, "order must be of type str"),
         ({"labels": "soft", "continued": "yes"}, "give labels hard or continued no"),
+        ({"method": "bic", "continued": "yes"}, "method bic goes on in a way of its own: give continued no"),
+        ({"method": "finetune", "continued": "yes"}, "method finetune goes on in a way of its own"),
         ({"experts": 0, "continued": "no"}, "give continued yes, or experts of at least 1"),
         ({"experts": 0, "labels": "soft"}, "give experts of at least 1"),
         ({"experts": -1}, "experts must not be negative"),

@@ -15,7 +15,7 @@ from ccmcl.learn import PLAIN, STRONG, Distil, Shared, Style, Trainer, logits_of
 from ccmcl.loop import drive, section
 from ccmcl.memory import unit
 from ccmcl.nets import ConvNet, Params
-from ccmcl.sources import Beside, Pictures, Replay, Taught, Turned, Varied, WithLogits, distinct, shares
+from ccmcl.sources import Beside, Evenly, Pictures, Replay, Taught, Turned, Varied, WithLogits, distinct, shares
 
 DOUBLE = torch.float64
 
@@ -40,6 +40,27 @@ def test_distinct_numbers_are_drawn_evenly(size: int) -> None:
     shares = torch.bincount(drawn, minlength=10) / draws
     spread = math.sqrt(size / 10 * (1 - size / 10) / draws)
     assert (shares - size / 10).abs().max() < 5 * spread
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 40), st.integers(0, 99))
+def test_as_much_of_every_class_is_drawn_however_large_it_is(sizes: list[int], batch: int, seed: int) -> None:
+    labels = torch.tensor([3 * number for number, size in enumerate(sizes) for _ in range(size)])
+    labels = labels[torch.randperm(len(labels), generator=seeded(seed))]
+    source = Evenly(torch.zeros(len(labels), 1, 4, 4, dtype=torch.uint8), labels, batch)
+    drawn = source.draw(seeded(seed))
+    assert len(drawn) == source.count == min(batch, sum(sizes))
+    counts = torch.bincount(labels[drawn], minlength=3 * len(sizes) - 2)[::3]
+    assert int(counts.max() - counts.min()) <= 1
+
+
+def test_every_picture_of_a_class_is_drawn_as_often_and_in_any_place() -> None:
+    labels = torch.tensor([0] * 8 + [1] * 2 + [2] * 4)
+    source, draws, generator = Evenly(torch.zeros(14, 1, 4, 4, dtype=torch.uint8), labels, 4), 6000, seeded(0)
+    drawn = torch.stack([source.draw(generator) for _ in range(draws)])
+    for label, size in ((0, 8), (1, 2), (2, 4)):
+        share = torch.bincount(drawn.flatten(), minlength=14)[labels == label] / (4 * draws)
+        assert (share - 1 / 3 / size).abs().max() < 5 * math.sqrt(1 / 3 / size / (4 * draws))
+        assert ((labels[drawn] == label).double().mean(0) - 1 / 3).abs().max() < 5 * math.sqrt(2 / 9 / draws)
 
 
 def test_a_batch_of_new_pictures_and_stored_ones_weighs_both_alike() -> None:

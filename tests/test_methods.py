@@ -123,17 +123,17 @@ def test_without_a_past_rehearsal_and_bic_are_finetuning() -> None:
         assert same(params, first)
 
 
-def test_rehearsal_goes_on_with_its_network_and_joint_begins_anew() -> None:
-    for method, goes_on in (("rehearsal", True), ("joint", False)):
-        first = met(method, experiences=1)[0]
-        other = replace(first, params={name: tensor + 0.1 for name, tensor in (first.params or {}).items()})
-        one, two = (METHODS[method].meet(PLAN, learner, stream()[1], drive).params for learner in (first, other))
-        assert one is not None
-        assert two is not None
-        assert same(one, two) is not goes_on
+@pytest.mark.parametrize(("method", "continued"), [("rehearsal", False), ("joint", False), ("joint", True)])
+def test_rehearsal_goes_on_with_its_network_and_joint_only_if_told_to(method: str, continued: bool) -> None:
+    plan, goes_on = replace(PLAN, continued=continued), continued or method == "rehearsal"
+    assert begins_anew(plan, method) is not goes_on
+    first = met(method, plan, experiences=1)[0]
+    other = replace(first, params={name: tensor + 0.1 for name, tensor in (first.params or {}).items()})
+    one, two = (METHODS[method].meet(plan, learner, stream()[1], drive).params for learner in (first, other))
+    assert same(one or {}, two or {}) is not goes_on
 
 
-@pytest.mark.parametrize("method", ["composite", "condensation"])
+@pytest.mark.parametrize("method", ["composite", "condensation", "rehearsal"])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_network_that_goes_on_learns_from_pictures_and_memory_and_itself(method: str, recipe: str) -> None:
     plan = replace(PLAN, continued=True, recipe=Recipe(10, 32, 0.05, RECIPES[recipe]))
@@ -154,11 +154,12 @@ def test_a_network_that_goes_on_learns_from_pictures_and_memory_and_itself(metho
     assert not same(usual, after(replace(first, memory=swapped)))
 
 
-def test_a_network_that_goes_on_forgets_less_than_one_that_is_not_taught() -> None:
+@pytest.mark.parametrize("method", ["condensation", "rehearsal"])
+def test_a_network_that_goes_on_forgets_less_than_one_that_is_not_taught(method: str) -> None:
     strong = replace(PLAN, continued=True, recipe=Recipe(60, 32, 0.05))
-    first = met("condensation", strong, experiences=1)[0]
+    first = met(method, strong, experiences=1)[0]
     alone = met("finetune", strong)[1].params
-    kept = METHODS["condensation"].meet(strong, first, stream()[1], drive).params
+    kept = METHODS[method].meet(strong, first, stream()[1], drive).params
     old = stream()[0]
 
     def right(params: dict[str, torch.Tensor] | None) -> float:
@@ -166,6 +167,16 @@ def test_a_network_that_goes_on_forgets_less_than_one_that_is_not_taught() -> No
         return (found == old.labels).double().mean().item()
 
     assert right(kept) > right(alone) + 0.5
+
+
+def test_raw_pictures_in_a_learned_memory_teach_what_rehearsal_does() -> None:
+    """Two methods with the same memory and ``continued`` train the same network: the learner is one and the same."""
+    plan = replace(PLAN, continued=True, recipe=Recipe(10, 32, 0.05))
+    first = met("rehearsal", plan, experiences=1)[0]
+    memory = Memory({label: Pixels(kept.images()) for label, kept in first.memory.items()})
+    one = METHODS["rehearsal"].meet(plan, first, stream()[1], drive).params
+    two = METHODS["condensation"].meet(plan, replace(first, memory=memory), stream()[1], drive).params
+    assert same(one or {}, two or {})
 
 
 def test_bic_corrects_the_newest_classes_alone_and_helps_on_the_buffer() -> None:

@@ -33,6 +33,8 @@ SHAPES: Mapping[str, tuple[int, int, int]] = {
     "svhn": (3, 32, 32),
 }
 METHODS = ("composite", "condensation", "rehearsal", "bic", "finetune", "joint")
+CONTINUED = ("composite", "condensation", "rehearsal", "joint")
+"""Methods whose network can go on from experience to experience with what all of them go on with."""
 OPTIMISERS = ("sgd", "rmsprop", "adam")
 COMPILE = ("auto", "on", "off")
 DEVICES = ("auto", "cpu", "cuda", "mps")

@@ -10,7 +10,7 @@ import torch
 
 from ccmcl import work
 from ccmcl.budget import images_of
-from ccmcl.catalogue import COMPILE, DEVICES
+from ccmcl.catalogue import COMPILE, CONTINUED, DEVICES
 from ccmcl.compiling import Graphs, has_compiler, has_tiles
 from ccmcl.engine import Engine
 from ccmcl.errors import InputError, nearest
@@ -129,14 +129,14 @@ def operations(plan: Plan, method: str, groups: Sequence[Sequence[int]]) -> tupl
         measured = len(groups) * moments(plan) * MEASURED if plan.net.mixes else 0
         return sum(learned) + work.looking(plan.net, outputs, plan.recipe, measured)
 
+    taught = plan.continued and method in CONTINUED and method != "joint"
+    teaching = work.looking(plan.net, outputs, plan.recipe, (len(groups) - 1) * plan.recipe.steps) if taught else 0
     if method not in ("composite", "condensation") or limit is None:
-        return learning([batch] * len(groups)), 0
+        return learning([batch] * len(groups)) + teaching, 0
     count = limit(plan, plan.sharing(classes))
     images = images_of(count, plan.ratio) if method == "composite" else count
     whole = plan.recipe.style.varied or plan.continued
-    learned = learning([batch if whole else min(batch, images * known) for known in seen])
-    if plan.continued:
-        learned += work.looking(plan.net, outputs, plan.recipe, (len(groups) - 1) * plan.recipe.steps)
+    learned = learning([batch if whole else min(batch, images * known) for known in seen]) + teaching
     trained = replace(plan.recipe, steps=plan.experts * plan.distribution.expert_steps)
     experts = work.learning(plan.expert, outputs, trained, [batch] * len(groups))
     if plan.objective == "distribution":

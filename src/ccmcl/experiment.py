@@ -17,6 +17,7 @@ from ccmcl.catalogue import (
     AMOUNTS,
     ANSWERS,
     CODECS,
+    CONTINUED,
     DISTANCES,
     LABELS,
     METHODS,
@@ -32,7 +33,12 @@ from ccmcl.errors import InputError, nearest
 
 FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
-REVISED = {("recipe", "strong"): 3, ("objective", "distribution"): 4, ("network", "residual"): 1}
+REVISED = {
+    ("recipe", "strong"): 3,
+    ("objective", "distribution"): 4,
+    ("network", "residual"): 1,
+    ("continued", "yes"): 1,
+}
 """The same for one value of one setting."""
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "method": METHODS,
@@ -137,8 +143,8 @@ class Experiment:
     updates: int = setting("updates of the memory of a class by features", 300)
     judged: float = setting("weight of the cross-entropy under a trained network, beside the features", 0.1)
     continued: str = setting(
-        "learned memories: the network goes on, with new pictures beside the memory, and keeps to what it was; "
-        "or a new one learns from the memory alone: yes or no",
+        "the network goes on, sees as much of every class, new pictures beside the memory, and keeps to what it was: "
+        "yes, or no (learned memories: a new one learns from the memory alone)",
         "no",
     )
     recipe: str = setting("how networks learn: paper (plain SGD), or strong (momentum, changed images, …)", "paper")
@@ -223,6 +229,11 @@ class Experiment:
             raise InputError("What is learned has fewer pixels (reduction) or some frequencies, not both.")
         if self.lens == "yes" and not self.frequencies:
             raise InputError("The setting lens needs to know how many frequencies networks see: give frequencies.")
+        if self.continued == "yes" and self.method not in CONTINUED:
+            raise InputError(
+                f"The method {self.method} goes on in a way of its own: give continued no, or one of the methods "
+                f"{', '.join(CONTINUED)}."
+            )
         if self.labels == "soft" and self.continued == "yes":
             raise InputError(
                 "A network that goes on is told by itself what images are taken for, not by soft labels: "
@@ -299,9 +310,9 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     """Meant for the highest accuracy within 45 minutes on two cores, on a real data set.
 
     Whatever learns is a residual network, by the strong recipe. What is remembered are a picture's lowest frequencies,
-    and networks see no others. The network goes on from experience to experience, with new pictures beside the memory,
-    and what it sees in pictures while it learns them is what their memory is made to show. Where bytes are counted,
-    not numbers, a number takes one.
+    and networks see no others. The network goes on from experience to experience, with new pictures beside the memory
+    (that of rehearsal and joint training too), and what it sees in pictures while it learns them is what their memory
+    is made to show. Where bytes are counted, not numbers, a number takes one.
     """
     learner = {
         **paper(shape),
@@ -313,6 +324,8 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
         "steps": 1000,
         "rate": 0.05,
     }
+    if method in CONTINUED or method is None:
+        learner["continued"] = "yes"
     if method not in (None, "composite", "condensation"):
         return learner
     few = frequencies(shape)
@@ -323,7 +336,6 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
         "bits": 8 if in_bytes else 32,
         "squash": "no",
         "start": "real",
-        "continued": "yes",
         "objective": "distribution",
         "distance": "levels",
         "experts": 0,

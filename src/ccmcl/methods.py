@@ -17,9 +17,9 @@ from ccmcl.loop import Drive, checked, generator_for, section
 from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, unit
 from ccmcl.nets import Params
 from ccmcl.plan import COUNTS, Learner, Plan, fitted, made_room
-from ccmcl.sources import Beside, Pictures, Replay, Source, WithLogits, distinct, shares
+from ccmcl.sources import Beside, Evenly, Pictures, Replay, Source, WithLogits, distinct, shares
 from ccmcl.stream import Experience
-from ccmcl.training import going_on, learning, trainer
+from ccmcl.training import going_on, grown, learning, outputs_after, trainer
 
 Meet = Callable[[Plan, Learner, Experience, Drive], Learner]
 """Meets one experience: comes out with a new memory and a new network."""
@@ -38,7 +38,7 @@ class Method:
     condenses: bool = False
     """learns what it remembers"""
     anew: bool = False
-    """begins every experience with a new network"""
+    """begins every experience with a new network, unless it is to go on"""
     keeps_all: bool = False
     """keeps every picture it has met, so its memory is the data themselves"""
 
@@ -54,9 +54,16 @@ def condensation(plan: Plan, learner: Learner, experience: Experience, drive: Dr
 
 
 def rehearsal(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
-    """Go on learning from new pictures and stored ones, half and half; then store some of the new."""
+    """Go on learning from new pictures and stored ones, half and half; then store some of the new.
+
+    With ``plan.continued`` the network goes on as beside a learned memory: it sees as much of every class, and keeps
+    to what it was.
+    """
     learner = made_room(plan, learner, experience, "rehearsal")
-    params = _go_on(plan, learner, experience, drive)
+    if plan.continued:
+        params = _driven(going_on(plan, learner, experience), experience.index, drive)
+    else:
+        params = _go_on(plan, learner, experience, drive)
     return Learner(_store(plan, learner.memory, experience, "rehearsal"), params)
 
 
@@ -83,11 +90,14 @@ def finetune(plan: Plan, learner: Learner, experience: Experience, drive: Drive)
 
 
 def joint(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
-    """Keep every picture and learn from all of them anew: the upper bound."""
+    """Keep every picture and learn from all of them, anew or going on: the upper bound."""
     memory = everything(learner.memory, [experience])
-    pixels = torch.cat([as_pixels(kept) for kept in memory.values()])
-    pictures = Pictures(pixels.to(plan.device), memory.labels().to(plan.device), plan.recipe.batch)
-    return Learner(memory, _learn(plan, experience, drive, max(memory) + 1, pictures))
+    pixels = torch.cat([as_pixels(kept) for kept in memory.values()]).to(plan.device)
+    labels, batch, outputs = memory.labels().to(plan.device), plan.recipe.batch, max(memory) + 1
+    if not plan.continued:
+        return Learner(memory, _learn(plan, experience, drive, outputs, Pictures(pixels, labels, batch)))
+    start, source = grown(plan, learner.params, outputs), Evenly(pixels, labels, batch)
+    return Learner(memory, _train(plan, start, source, Classify(plan.net), experience.index, drive, outputs))
 
 
 METHODS: dict[str, Method] = {
@@ -159,7 +169,7 @@ def _condense_and_learn(plan: Plan, learner: Learner, experience: Experience, dr
 
 def begins_anew(plan: Plan, method: str) -> bool:
     """Say whether a method trains a new network in every experience."""
-    return METHODS[method].anew and not (plan.continued and METHODS[method].condenses)
+    return METHODS[method].anew and not plan.continued
 
 
 def _replay(plan: Plan, memory: Memory, batch: int) -> Replay:
@@ -199,14 +209,18 @@ def _train(
     outputs: int,
 ) -> Params:
     """Train a network from a start to tell so many classes apart, in the experience of this index."""
-    job = trainer(plan, start, source, judge, index, outputs)
+    return _driven(trainer(plan, start, source, judge, index, outputs), index, drive)
+
+
+def _driven(job: Trainer, index: int, drive: Drive) -> Params:
+    """Have a network trained, and take it out."""
     name = learning(index)
     return checked(job.finish(drive({name: job})[name]), "the network")
 
 
 def _go_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive, keep_logits: bool = False) -> Params:
     """Train the network on, on batches of new pictures, half of each from the buffer where there is one."""
-    old, memory, outputs = learner.params, learner.memory, max([learner.seen - 1, *experience.classes]) + 1
+    memory, outputs = learner.memory, outputs_after(learner, experience)
     half = max(1, plan.recipe.batch // 2)
     pictures = Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), half)
     source: Source = pictures
@@ -216,11 +230,7 @@ def _go_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive, k
         source, judge = _with_logits(plan, pictures, memory, outputs, weight), Distil(plan.net)
     elif memory:
         source = Beside(pictures, _replay(plan, memory, half))
-
-    def start(generator: Generator) -> Params:
-        return plan.net.init(generator, outputs) if old is None else plan.net.grow(old, outputs, generator)
-
-    return _train(plan, start, source, judge, experience.index, drive, outputs)
+    return _train(plan, grown(plan, learner.params, outputs), source, judge, experience.index, drive, outputs)
 
 
 def _with_logits(plan: Plan, new: Pictures, memory: Memory, outputs: int, weight: float) -> WithLogits:

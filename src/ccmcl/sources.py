@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -82,6 +83,29 @@ class Pictures:
         """Return images, labels and weights."""
         images = unit(self.pixels[drawn])
         return images, self.labels[drawn], even(len(drawn), images)
+
+
+class Evenly(Pictures):
+    """Batches of real pictures, as many of every class, however many of it there are; some may come twice.
+
+    >>> pictures = Evenly(torch.zeros(6, 1, 4, 4, dtype=torch.uint8), torch.tensor([5, 7, 5, 5, 5, 5]), 4)
+    >>> pictures.take(pictures.draw(torch.Generator().manual_seed(0)))[1].sort().values
+    tensor([5, 5, 7, 7])
+    """
+
+    def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
+        """Draw the class for each place of a batch, then the picture."""
+        places, firsts, sizes = self._by_class
+        turn = int(torch.randint(len(sizes), (), generator=generator))  # whose turn it is to come once more
+        which = (torch.randperm(self.count, generator=generator) + turn) % len(sizes)
+        return places[firsts[which] + torch.randint(1 << 62, (self.count,), generator=generator) % sizes[which]]
+
+    @cached_property
+    def _by_class(self) -> tuple[Tensor, Tensor, Tensor]:
+        labels = self.labels.cpu()  # where numbers are drawn
+        sizes = labels.bincount()
+        sizes = sizes[sizes > 0]
+        return labels.argsort(stable=True), sizes.cumsum(0) - sizes, sizes
 
 
 @dataclass(frozen=True)

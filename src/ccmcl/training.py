@@ -14,7 +14,7 @@ from ccmcl.memory import Memory
 from ccmcl.nets import Params
 from ccmcl.plan import Learner, Plan
 from ccmcl.residual import ResNet
-from ccmcl.sources import Beside, Pictures, Replay, Source, Taught, Varied
+from ccmcl.sources import Beside, Evenly, Replay, Source, Taught, Varied
 from ccmcl.stream import Experience
 
 MOMENTS = 4
@@ -75,18 +75,30 @@ def going_on(plan: Plan, learner: Learner, experience: Experience) -> Trainer:
 
     That counts for as much as what is remembered.
     """
-    old, outputs = learner.params, max([learner.seen - 1, *experience.classes]) + 1
+    old, outputs = learner.params, outputs_after(learner, experience)
     weight = 1 - share_of_new(learner.memory, experience)
-
-    def start(generator: Generator) -> Params:
-        return plan.net.init(generator, outputs) if old is None else plan.net.grow(old, outputs, generator)
 
     def taught(source: Source) -> tuple[Source, Judge]:
         judge, answers = Distil(plan.net), partial(plan.engine.logits, plan.net, placed(old or {}, plan.device))
         return Taught(source, outputs, answers, weight, judge.temperature), judge
 
     source, judge = balanced(plan, learner.memory, experience), Classify(plan.net)
+    start = grown(plan, old, outputs)
     return trainer(plan, start, source, judge, experience.index, outputs, taught if old else None)
+
+
+def outputs_after(learner: Learner, experience: Experience) -> int:
+    """Count the outputs of a network that knows the classes of an experience beside those it knew."""
+    return max([learner.seen - 1, *experience.classes]) + 1
+
+
+def grown(plan: Plan, old: Params | None, outputs: int) -> Callable[[Generator], Params]:
+    """Start where a network is, with so many outputs; or with a new one, if there is none."""
+
+    def start(generator: Generator) -> Params:
+        return plan.net.init(generator, outputs) if old is None else plan.net.grow(old, outputs, generator)
+
+    return start
 
 
 def share_of_new(memory: Memory, experience: Experience) -> float:
@@ -100,10 +112,10 @@ def share_of_new(memory: Memory, experience: Experience) -> float:
 
 
 def balanced(plan: Plan, memory: Memory, experience: Experience) -> Source:
-    """Make batches of the pictures at hand beside what is remembered, about as much of every class."""
+    """Make batches of the pictures at hand beside what is remembered, as much of every class."""
     share = share_of_new(memory, experience)
     new = max(1, round(plan.recipe.batch * share))
-    pictures = Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), new)
+    pictures = Evenly(experience.pixels.to(plan.device), experience.labels.to(plan.device), new)
     if not memory:
         return pictures
     images, labels = memory.images().to(plan.device), memory.labels().to(plan.device)
