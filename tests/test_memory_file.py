@@ -537,15 +537,28 @@ def test_a_small_file_that_decodes_to_more_than_a_machine_holds_is_refused(tmp_p
     path = forge_tensors(tmp_path / "m", bomb(256, 1), kinds=["composite"])
     assert path.stat().st_size < 10**6
     assert MOST_DECODED < 4 * 256**4
-    with pytest.raises(InputError, match="would decode to more than 4 GiB"):
+    with pytest.raises(InputError, match=r"would decode to 16\.0 GiB"):
         load_memory(path)
+
+
+def test_what_cannot_be_loaded_cannot_be_saved_and_what_is_large_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ccmcl.memory_file.MOST_DECODED", 1000)
+    large = Memory({0: Exemplars(torch.zeros(100, 3, 8, 8, dtype=torch.uint8))})
+    save_memory(large, tmp_path / "large")
+    assert load_memory(tmp_path / "large")[0].count == 100
+    bloated = Memory({0: Composite(torch.zeros(1, 1, 40, 40), torch.zeros(1, 3000))})
+    with pytest.raises(InputError, match="This memory would decode to"):
+        save_memory(bloated, tmp_path / "bloated")
+    assert not (tmp_path / "bloated").exists()
 
 
 def test_the_limit_holds_for_all_classes_together(tmp_path: Path) -> None:
     classes = 20
     path = forge_tensors(tmp_path / "m", bomb(170, classes), kinds=["composite"] * classes)
     assert 4 * 170**4 < MOST_DECODED < classes * 4 * 170**4
-    with pytest.raises(InputError, match="would decode to more than 4 GiB"):
+    with pytest.raises(InputError, match=r"would decode to \d+\.\d GiB"):
         load_memory(path)
 
 
@@ -624,6 +637,7 @@ def test_damaged_encoded_pictures_are_refused(change: Callable[[Any, Any], Any])
 def test_pictures_that_decode_to_too_much_are_refused_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors, about = pack(Memory({0: Encoded.of(torch.zeros(9, 3, 64, 64, dtype=torch.uint8), "webp", 80)}))
     monkeypatch.setattr("ccmcl.memory_file.MOST_DECODED", 9 * 3 * 64 * 64 - 1)
+    monkeypatch.setattr("ccmcl.memory_file.MOST_GROWTH", 1)
     monkeypatch.setattr("ccmcl.memory.decode", lambda *_: pytest.fail("decoded"))
     with pytest.raises(InputError):
         unpack(tensors, about, "here")

@@ -20,6 +20,9 @@ FORMATS = ("ccmcl memory 1", "ccmcl memory 2")
 """The first has no forms: images are as large as what is stored, and composites are squashed."""
 LARGEST = 1 << 16
 MOST_DECODED = 4 * 2**30
+"""What a memory may decode to, however small it is: a few bytes that become terabytes are an attack or a mistake."""
+MOST_GROWTH = 256
+"""How many times as large as itself it may become beyond that."""
 
 
 def save_memory(memory: Memory, path: Path | str, names: Sequence[str] = ()) -> None:
@@ -48,6 +51,7 @@ def load_memory(path: Path | str) -> tuple[Memory, tuple[str, ...]]:
 
 def pack(memory: Memory, names: Sequence[str] = ()) -> tuple[dict[str, Tensor], dict[str, object]]:
     """Lay a memory out as named tensors and a description."""
+    _check_size(memory, "This memory")
     tensors = {f"{label}.{name}": tensor for label, kept in memory.items() for name, tensor in kept.tensors().items()}
     tensors["labels"] = torch.tensor(list(memory), dtype=torch.int32)
     kinds = [kept.kind for kept in memory.values()]
@@ -98,8 +102,7 @@ def unpack(tensors: dict[str, Tensor], about: dict[str, Any], source: str) -> tu
     for label, kind, form in zip(labels.tolist(), kinds, forms, strict=True):
         own = {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{label}.")}
         memory = memory.plus(label, _remembered(kind, own, form, f"{source}, class {label}"))
-    if sum(4 * count_of(kept) * math.prod(picture_shape(kept)) for kept in memory.values()) > MOST_DECODED:
-        raise InputError(f"{source} would decode to more than {MOST_DECODED >> 30} GiB of images.")
+    _check_size(memory, source)
     shapes = {picture_shape(kept) for kept in memory.values()}
     if len(shapes) > 1 or sum(len(kept.tensors()) for kept in memory.values()) + 1 != len(tensors):
         raise InputError(f"{source} is damaged: its classes do not fit together.")
@@ -117,6 +120,15 @@ def picture_shape(kept: Remembered) -> tuple[int, int, int]:
     return (channels, *(kept.form.size or (height, width)))
 
 
+def _check_size(memory: Memory, source: str) -> None:
+    """Refuse what could be saved but not loaded again, and what no program of ours has saved."""
+    decoded = sum(4 * count_of(kept) * math.prod(picture_shape(kept)) for kept in memory.values())
+    if decoded > max(MOST_DECODED, MOST_GROWTH * memory.nbytes):
+        raise InputError(
+            f"{source} would decode to {decoded / 2**30:.1f} GiB of images, more than {MOST_GROWTH} times its size."
+        )
+
+
 def _remembered(kind: object, tensors: dict[str, Tensor], about: object, source: str) -> Remembered:
     wanted = kind if isinstance(kind, str) and kind in KINDS else f"one of {', '.join(KINDS)}"
     wrong = InputError(f"{source} is damaged: what is stored is not {wanted} of the right shapes and types.")
@@ -131,7 +143,7 @@ def _remembered(kind: object, tensors: dict[str, Tensor], about: object, source:
     try:
         if kind == Encoded.kind:
             kept = Encoded(**tensors, shape=_sizes(about.get("shape"), 3), form=form)
-            if count_of(kept) * math.prod(kept.shape) > MOST_DECODED:
+            if count_of(kept) * math.prod(kept.shape) > max(MOST_DECODED, MOST_GROWTH * kept.files.nbytes):
                 raise InputError("It would decode to too much.")
             for _ in kept.each():
                 pass
