@@ -46,7 +46,7 @@ def test_distinct_numbers_are_drawn_evenly(size: int) -> None:
 def test_as_much_of_every_class_is_drawn_however_large_it_is(sizes: list[int], batch: int, seed: int) -> None:
     labels = torch.tensor([3 * number for number, size in enumerate(sizes) for _ in range(size)])
     labels = labels[torch.randperm(len(labels), generator=seeded(seed))]
-    source = Evenly(torch.zeros(len(labels), 1, 4, 4, dtype=torch.uint8), labels, batch)
+    source = Evenly(Pictures(torch.zeros(len(labels), 1, 4, 4, dtype=torch.uint8), labels, batch))
     drawn = source.draw(seeded(seed))
     assert len(drawn) == source.count == min(batch, sum(sizes))
     counts = torch.bincount(labels[drawn], minlength=3 * len(sizes) - 2)[::3]
@@ -55,7 +55,8 @@ def test_as_much_of_every_class_is_drawn_however_large_it_is(sizes: list[int], b
 
 def test_every_picture_of_a_class_is_drawn_as_often_and_in_any_place() -> None:
     labels = torch.tensor([0] * 8 + [1] * 2 + [2] * 4)
-    source, draws, generator = Evenly(torch.zeros(14, 1, 4, 4, dtype=torch.uint8), labels, 4), 6000, seeded(0)
+    source = Evenly(Pictures(torch.zeros(14, 1, 4, 4, dtype=torch.uint8), labels, 4))
+    draws, generator = 6000, seeded(0)
     drawn = torch.stack([source.draw(generator) for _ in range(draws)])
     for label, size in ((0, 8), (1, 2), (2, 4)):
         share = torch.bincount(drawn.flatten(), minlength=14)[labels == label] / (4 * draws)

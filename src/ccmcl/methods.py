@@ -93,10 +93,10 @@ def joint(plan: Plan, learner: Learner, experience: Experience, drive: Drive) ->
     """Keep every picture and learn from all of them, anew or going on: the upper bound."""
     memory = everything(learner.memory, [experience])
     pixels = torch.cat([as_pixels(kept) for kept in memory.values()]).to(plan.device)
-    labels, batch, outputs = memory.labels().to(plan.device), plan.recipe.batch, max(memory) + 1
+    pictures, outputs = Pictures(pixels, memory.labels().to(plan.device), plan.recipe.batch), max(memory) + 1
     if not plan.continued:
-        return Learner(memory, _learn(plan, experience, drive, outputs, Pictures(pixels, labels, batch)))
-    start, source = grown(plan, learner.params, outputs), Evenly(pixels, labels, batch)
+        return Learner(memory, _learn(plan, experience, drive, outputs, pictures))
+    start, source = grown(plan, learner.params, outputs), Evenly(pictures)
     return Learner(memory, _train(plan, start, source, Classify(plan.net), experience.index, drive, outputs))
 
 

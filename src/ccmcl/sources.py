@@ -85,13 +85,21 @@ class Pictures:
         return images, self.labels[drawn], even(len(drawn), images)
 
 
-class Evenly(Pictures):
+@dataclass(frozen=True)
+class Evenly:
     """Batches of real pictures, as many of every class, however many of it there are; some may come twice.
 
-    >>> pictures = Evenly(torch.zeros(6, 1, 4, 4, dtype=torch.uint8), torch.tensor([5, 7, 5, 5, 5, 5]), 4)
-    >>> pictures.take(pictures.draw(torch.Generator().manual_seed(0)))[1].sort().values
+    >>> source = Evenly(Pictures(torch.zeros(6, 1, 4, 4, dtype=torch.uint8), torch.tensor([5, 7, 5, 5, 5, 5]), 4))
+    >>> source.take(source.draw(torch.Generator().manual_seed(0)))[1].sort().values
     tensor([5, 5, 7, 7])
     """
+
+    pictures: Pictures
+
+    @property
+    def count(self) -> int:
+        """The pictures of a batch."""
+        return self.pictures.count
 
     def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
         """Draw the class for each place of a batch, then the picture."""
@@ -100,9 +108,13 @@ class Evenly(Pictures):
         which = (torch.randperm(self.count, generator=generator) + turn) % len(sizes)
         return places[firsts[which] + torch.randint(1 << 62, (self.count,), generator=generator) % sizes[which]]
 
+    def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
+        """Return images, labels and weights."""
+        return self.pictures.take(drawn)
+
     @cached_property
     def _by_class(self) -> tuple[Tensor, Tensor, Tensor]:
-        labels = self.labels.cpu()  # where numbers are drawn
+        labels = self.pictures.labels.cpu()  # where numbers are drawn
         sizes = labels.bincount()
         sizes = sizes[sizes > 0]
         return labels.argsort(stable=True), sizes.cumsum(0) - sizes, sizes
@@ -112,7 +124,7 @@ class Evenly(Pictures):
 class Beside:
     """Batches of new pictures joined with batches from the buffer; the new ones have this ``share`` of the weight."""
 
-    new: Pictures
+    new: Source
     old: Replay
     share: float = 0.5
 

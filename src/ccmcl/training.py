@@ -14,7 +14,7 @@ from ccmcl.memory import Memory
 from ccmcl.nets import Params
 from ccmcl.plan import Learner, Plan
 from ccmcl.residual import ResNet
-from ccmcl.sources import Beside, Evenly, Replay, Source, Taught, Varied
+from ccmcl.sources import Beside, Evenly, Pictures, Replay, Source, Taught, Varied
 from ccmcl.stream import Experience
 
 MOMENTS = 4
@@ -115,7 +115,7 @@ def balanced(plan: Plan, memory: Memory, experience: Experience) -> Source:
     """Make batches of the pictures at hand beside what is remembered, as much of every class."""
     share = share_of_new(memory, experience)
     new = max(1, round(plan.recipe.batch * share))
-    pictures = Evenly(experience.pixels.to(plan.device), experience.labels.to(plan.device), new)
+    pictures = Evenly(Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), new))
     if not memory:
         return pictures
     images, labels = memory.images().to(plan.device), memory.labels().to(plan.device)
