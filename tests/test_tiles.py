@@ -44,6 +44,17 @@ SHAPES = st.tuples(
 )
 
 
+def test_how_many_are_in_hand_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y, kernel = drawn(150, 16, 4, 4), drawn(150, 32, 4, 4, seed=1), drawn(32, 16, 3, 3, seed=2)
+    one = tiles.convolve_tiles(x, kernel), tiles.correlate_tiles(x, y)
+    monkeypatch.setattr(tiles, "LARGE", 1)  # all kernels are
+    two = tiles.convolve_tiles(x, kernel), tiles.correlate_tiles(x, y)
+    monkeypatch.setattr(tiles, "MANY", 24)
+    three = tiles.convolve_tiles(x, kernel), tiles.correlate_tiles(x, y)
+    for found in (two, three):
+        assert all(torch.equal(a, b) for a, b in zip(one, found, strict=True))
+
+
 @settings(max_examples=25, deadline=None)
 @given(SHAPES, st.integers(1, 3))
 def test_they_are_pytorchs_convolution_and_its_derivative(shape: tuple[int, ...], threads: int) -> None:

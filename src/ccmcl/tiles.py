@@ -31,6 +31,9 @@ FEWEST = 32
 """For fewer tiles the kernel's own change of basis costs as much as is gained."""
 IN_HAND = 1 << 13
 """Tiles times channels that are in hand at once, so that they stay in a core's own cache."""
+LARGE, MANY = 1 << 16, 132
+"""Of a kernel from and to so many channels (their product), 36 numbers each are more than that cache holds, and going
+through all of them pays only for many tiles."""
 STEP = 12
 """Tiles are taken so many at a time."""
 PLACES = 36
@@ -185,7 +188,7 @@ def _side_by_side(name: str, x: Tensor, outputs: int, tensors: Callable[[int], t
     """Have machine code take all tiles of some images, each thread its share of them, and so many at a time."""
     _, inputs, height, width = x.shape
     threads, count = torch.get_num_threads(), tiles_of(x)
-    room = max(1, IN_HAND // (STEP * (inputs + outputs))) * STEP
+    room = MANY if inputs * outputs >= LARGE else max(1, IN_HAND // (STEP * (inputs + outputs))) * STEP
     cuts = [count * part // threads for part in range(threads + 1)]
 
     def share(thread: int) -> None:
