@@ -21,8 +21,9 @@ from ccmcl.methods import METHODS, begins_anew, everything, plan_steps
 from ccmcl.nets import ConvNet, outputs_of
 from ccmcl.plan import COUNTS, Learner, Plan, Shape
 from ccmcl.residual import ResNet
+from ccmcl.sources import Beside, Taught
 from ccmcl.stream import Experience, Stream
-from ccmcl.training import share_of_new
+from ccmcl.training import apart, going_on, impartial, share_of_new
 
 PLAN = Plan(
     ConvNet((1, 8, 8), 8),
@@ -177,6 +178,67 @@ def test_raw_pictures_in_a_learned_memory_teach_what_rehearsal_does() -> None:
     one = METHODS["rehearsal"].meet(plan, first, stream()[1], drive).params
     two = METHODS["condensation"].meet(plan, replace(first, memory=memory), stream()[1], drive).params
     assert same(one or {}, two or {})
+
+
+APART = replace(
+    PLAN,
+    continued=True,
+    objective="distribution",
+    shape=Shape(squash=False, start="real"),
+    distribution=Distribution(0, 2, 3, 16),
+    budget=Budget.parse("400"),
+    recipe=Recipe(40, 32, 0.05),
+)
+
+
+@pytest.mark.parametrize("method", ["composite", "condensation", "rehearsal"])
+def test_images_set_apart_are_real_pictures_that_no_network_is_shown_which_goes_on(method: str) -> None:
+    first = met(method, APART, experiences=1)[0]
+    among, images, labels = apart(APART, first.memory), first.memory.images(), first.memory.labels()
+    assert labels[among].bincount().tolist() == [len(images) // 16] * 2
+    for label in (0, 1):
+        real = {tuple((one.float() / 255).flatten().tolist()) for one in stream()[0].of_class(label)}
+        for image in images[among & (labels == label)]:
+            assert tuple(image.flatten().tolist()) in real
+    source = going_on(APART, first, stream()[1]).source
+    assert isinstance(source, Taught)
+    assert isinstance(source.source, Beside)
+    shown = source.source.old.images
+    assert torch.equal(shown, images[~among])
+
+
+@pytest.mark.parametrize("method", ["composite", "condensation", "rehearsal"])
+def test_the_newest_classes_are_expected_as_often_as_they_come(method: str) -> None:
+    learner = met(method, APART)[1]
+    assert learner.params is not None
+    among, newest = apart(APART, learner.memory), [2, 3]
+
+    def expected(params: dict[str, torch.Tensor]) -> float:
+        found = torch.softmax(APART.net(params, learner.memory.images()[among]), 1)
+        return float(found[:, newest].sum(1).mean())
+
+    assert expected(learner.params) == pytest.approx(0.5, abs=1e-4)
+    for shift in (-3.0, 0.5):
+        biased = learner.params | {"head.bias": learner.params["head.bias"] + torch.tensor([0, 0, shift, shift])}
+        assert abs(expected(biased) - 0.5) > 0.02
+        found = impartial(APART, biased, learner.memory, newest)
+        assert found["head.bias"].tolist() == pytest.approx(learner.params["head.bias"].tolist(), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        replace(APART, budget=Budget.parse("20")),  # too few images
+        replace(APART, shape=Shape(squash=False)),  # that begin as noise
+        replace(APART, objective="gradient"),
+    ],
+    ids=["few", "noise", "gradient"],
+)
+def test_where_no_image_can_be_set_apart_a_network_is_taken_as_it_is(plan: Plan) -> None:
+    learner = met("condensation", plan, experiences=1)[0]
+    assert not apart(plan, learner.memory).any()
+    assert learner.params is not None
+    assert impartial(plan, learner.params, learner.memory, [1]) is learner.params
 
 
 def test_bic_corrects_the_newest_classes_alone_and_helps_on_the_buffer() -> None:

@@ -17,7 +17,7 @@ from ccmcl.learn import STRONG, Shared, Trainer
 from ccmcl.loop import State, checked, generator_for, placed
 from ccmcl.memory import Composite, Exemplars, Learned, Pixels, Remembered, formed, unit
 from ccmcl.nets import outputs_of
-from ccmcl.plan import COUNTS, Learner, Plan, made_room
+from ccmcl.plan import COUNTS, Learner, Plan, made_room, set_apart
 from ccmcl.sources import Source, Turned, Varied, directions, distinct
 from ccmcl.stream import Experience
 from ccmcl.threads import limited
@@ -116,6 +116,7 @@ def condensers(
                 generator,
                 engine=plan.engine,
                 device=plan.device,
+                fixed=set_apart(plan, start),
             )
             continue
         jobs[name] = Condenser(

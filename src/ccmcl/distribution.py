@@ -23,7 +23,7 @@ from ccmcl.nets import ConvNet, Params
 from ccmcl.objectives import DEAD, DISTANCES, TINY
 from ccmcl.sources import CHANCES
 
-FEW = 24
+FEW = 120
 """Of Q images, if that is more than so many, each is moved at this / Q of the rate: many images show what a class is
 like nearly right from the start, and what moves them is more and more the chance of what is drawn."""
 VARYING = 1000
@@ -176,6 +176,8 @@ class Matcher:
     generator: Generator
     engine: Engine = field(default_factory=Engine)
     device: torch.device = CPU
+    fixed: int = 0
+    """so many images, the first ones, stay as they are; of components, those they are"""
 
     @property
     def total(self) -> int:
@@ -241,6 +243,7 @@ class Matcher:
             torch.full((), fallen(done, self.total), device=self.device),
             self.units,
         )
+        tensors = self._with_fixed(tensors)
         return {
             "step": counter(done + 1),
             "generator": generator.get_state(),
@@ -250,6 +253,19 @@ class Matcher:
             **prefixed("forming", section(state, "forming")),
             **forming(done + 1, self.total, self.memory.form, tensors),
         }, value
+
+    @cached_property
+    def _start(self) -> Params:
+        return placed(self.memory.numbers(), self.device)
+
+    def _with_fixed(self, tensors: Params) -> Params:
+        """Put back what is to stay: rows of numbers, and columns of weights."""
+        count, found = self.fixed, {}
+        for name, tensor in tensors.items() if count else ():
+            along = 1 if name == "weights" else 0
+            parts = self._start[name].narrow(along, 0, count), tensor.narrow(along, count, tensor.shape[along] - count)
+            found[name] = torch.cat(parts, along)
+        return found or tensors
 
     def _drawn(self, generator: Generator, count: int) -> dict[str, Tensor]:
         """Draw for some steps: the network, where on its line, the real pictures, and how images are changed."""

@@ -35,9 +35,9 @@ FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
 REVISED = {
     ("recipe", "strong"): 3,
-    ("objective", "distribution"): 4,
+    ("objective", "distribution"): 5,
     ("network", "residual"): 1,
-    ("continued", "yes"): 1,
+    ("continued", "yes"): 2,
 }
 """The same for one value of one setting."""
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -157,7 +157,7 @@ class Experiment:
     condense_batch: int = setting("size of a real batch while condensing, B_C")
     condense_optimiser: str = setting(f"rule that updates the memory: {', '.join(OPTIMISERS)}")
     condense_rate: float = setting(
-        "its learning rate, γ_C; by features in units of how much a number varies, and times 24/Q of Q > 24 images"
+        "its learning rate, γ_C; by features in units of how much a number varies, and times 120/Q of Q > 120 images"
     )
     steps: int = setting("training steps for each experience, S")
     batch: int = setting("size of a training batch, B_T")
@@ -343,7 +343,7 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
         "judged": 0.0,
         "condense_batch": 128,
         "condense_optimiser": "adam",
-        "condense_rate": 0.1,
+        "condense_rate": 0.02,
     }
 
 

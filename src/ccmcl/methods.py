@@ -19,7 +19,7 @@ from ccmcl.nets import Params
 from ccmcl.plan import COUNTS, Learner, Plan, fitted, made_room
 from ccmcl.sources import Beside, Evenly, Pictures, Replay, Source, WithLogits, distinct, shares
 from ccmcl.stream import Experience
-from ccmcl.training import going_on, grown, learning, outputs_after, trainer
+from ccmcl.training import going_on, grown, impartial, learning, outputs_after, trainer
 
 Meet = Callable[[Plan, Learner, Experience, Drive], Learner]
 """Meets one experience: comes out with a new memory and a new network."""
@@ -60,11 +60,12 @@ def rehearsal(plan: Plan, learner: Learner, experience: Experience, drive: Drive
     to what it was.
     """
     learner = made_room(plan, learner, experience, "rehearsal")
-    if plan.continued:
-        params = _driven(going_on(plan, learner, experience), experience.index, drive)
-    else:
+    if not plan.continued:
         params = _go_on(plan, learner, experience, drive)
-    return Learner(_store(plan, learner.memory, experience, "rehearsal"), params)
+        return Learner(_store(plan, learner.memory, experience, "rehearsal"), params)
+    params = _driven(going_on(plan, learner, experience), experience.index, drive)
+    memory = _store(plan, learner.memory, experience, "rehearsal")
+    return Learner(memory, impartial(plan, params, memory, experience.classes))
 
 
 def bic(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
@@ -164,7 +165,8 @@ def _condense_and_learn(plan: Plan, learner: Learner, experience: Experience, dr
     name = learning(experience.index)
     job = training[name] if name in training else going_on(plan, room, experience)
     state = states[name] if name in states else drive({name: job})[name]
-    return Learner(memory, checked(job.finish(state), "the network"))
+    params = checked(job.finish(state), "the network")
+    return Learner(memory, impartial(plan, params, memory, experience.classes))
 
 
 def begins_anew(plan: Plan, method: str) -> bool:

@@ -16,11 +16,13 @@ from ccmcl.forms import Form
 from ccmcl.frequencies import Frequencies
 from ccmcl.learn import Recipe
 from ccmcl.loop import CPU
-from ccmcl.memory import Encoded, Memory, Remembered
+from ccmcl.memory import Composite, Encoded, Memory, Pixels, Remembered, count_of
 from ccmcl.nets import ConvNet, Params, outputs_of
 from ccmcl.stream import Experience
 
 SPARE_OUTPUTS = 10
+ONE_IN = 8
+"""Of so many remembered images of a class, one is set apart where networks go on."""
 SMALLEST_FILE = 30
 """No picture is encoded in fewer bytes."""
 CHANNELS = (1, 3)
@@ -162,6 +164,20 @@ def pictures(plan: Plan, classes: int, logits: int = 0) -> int:
 def with_logits(plan: Plan, classes: int) -> int:
     """Count the stored pictures that have logits beside them."""
     return pictures(plan, classes, logits=plan.sharing(classes))
+
+
+def set_apart(plan: Plan, kept: Remembered) -> int:
+    """Count the images of a class, the first ones, that no network is shown which goes on.
+
+    They are real pictures, in the form of the others: where memories are learned, they stay what they began as. So a
+    network can be asked, later, what it takes pictures of that class for.
+    """
+    images = count_of(kept) // ONE_IN
+    if not isinstance(kept, Pixels | Composite):
+        return images if plan.continued else 0
+    if plan.objective != "distribution" or plan.shape.start == "noise" or not plan.continued:
+        return 0
+    return min(images, len(kept.components)) if isinstance(kept, Composite) else images
 
 
 COUNTS: dict[str, Callable[[Plan, int], int]] = {

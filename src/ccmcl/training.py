@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+import torch
+from jaxtyping import Bool
 from torch import Generator, Tensor
 
 from ccmcl.engine import Classify, Judge
-from ccmcl.learn import Distil, Shared, Trainer
+from ccmcl.learn import Distil, Shared, Trainer, at_once
 from ccmcl.loop import generator_for, placed
-from ccmcl.memory import Memory
+from ccmcl.memory import Memory, count_of
 from ccmcl.nets import Params
-from ccmcl.plan import Learner, Plan
+from ccmcl.plan import Learner, Plan, set_apart
 from ccmcl.residual import ResNet
 from ccmcl.sources import Beside, Evenly, Pictures, Replay, Source, Taught, Varied
 from ccmcl.stream import Experience
+from ccmcl.threads import limited
 
+MOST_SHIFT, BISECTIONS = 20.0, 40
+"""How far a bias may be moved, and how often the way there is halved."""
 MOMENTS = 4
 """Moments of its course at which a network that shows the way itself is kept, the last one among them."""
 
@@ -118,5 +123,36 @@ def balanced(plan: Plan, memory: Memory, experience: Experience) -> Source:
     pictures = Evenly(Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), new))
     if not memory:
         return pictures
-    images, labels = memory.images().to(plan.device), memory.labels().to(plan.device)
+    shown = ~apart(plan, memory)
+    images, labels = memory.images()[shown].to(plan.device), memory.labels()[shown].to(plan.device)
     return Beside(pictures, Replay(images, labels, max(1, plan.recipe.batch - new), weighting=False), share)
+
+
+def apart(plan: Plan, memory: Memory) -> Bool[Tensor, "n"]:
+    """Say which of all remembered images are set apart."""
+    return torch.cat([torch.arange(count_of(kept)) < set_apart(plan, kept) for kept in memory.values()])
+
+
+@limited(1)  # with more, the network's answers would have other last bits
+@torch.no_grad()
+def impartial(plan: Plan, params: Params, memory: Memory, newest: Sequence[int]) -> Params:
+    """Make a network that went on expect the newest classes as often as they come among the images set apart.
+
+    It has seen thousands of pictures of these classes, and of the others a few images, over and over: what it does
+    not know by heart it takes for new. The biases of the newest classes are lowered until that is made up for.
+    """
+    among = apart(plan, memory)
+    images, labels = memory.images()[among], memory.labels()[among]
+    counts = labels.bincount(minlength=max(memory) + 1)
+    if not set(memory) - set(newest) or not counts[list(memory)].all():
+        return params
+    logits = torch.cat([plan.net(params, part) for part in torch.split(images, at_once(images))]).double()
+    new = torch.zeros(logits.shape[1], dtype=torch.float64)
+    new[list(newest)] = 1
+    weights = 1 / counts[labels].double()  # as much for every class
+    wanted, low, high = float(weights @ new[labels]), -MOST_SHIFT, MOST_SHIFT
+    for _ in range(BISECTIONS):
+        shift = (low + high) / 2
+        expected = float(weights @ torch.softmax(logits - shift * new, 1) @ new)
+        low, high = (shift, high) if expected > wanted else (low, shift)
+    return params | {"head.bias": params["head.bias"] - (shift * new).to(params["head.bias"])}
