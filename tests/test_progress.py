@@ -94,6 +94,21 @@ def test_what_was_done_before_a_restart_does_not_count_for_the_pace(clock: Clock
     assert pace.left() == (10.0, False)
 
 
+def test_a_first_step_in_which_all_is_compiled_does_not_count_for_the_pace(clock: Clock) -> None:
+    pace = Pace({"learn": 1000})
+    pace.step("learn 1", 500)
+    clock.now += 60
+    pace.step("learn 1", 501)
+    assert pace.left() == (0, True)
+    clock.now += 2
+    pace.step("learn 1", 502)
+    assert pace.left() == (996.0, False)
+    pace.step("learn 2", 0)
+    clock.now += 4
+    pace.step("learn 2", 1)
+    assert pace.left() == (497 * 3.0, False)
+
+
 def test_before_any_work_nothing_is_known(clock: Clock) -> None:
     assert Pace({"train": 5}).left() == (0, True)
     assert str(Pace({"train": 5})) == "more than 0 s left"
@@ -165,11 +180,11 @@ def test_a_second_run_is_estimated_by_itself(clock: Clock, tmp_path: Path) -> No
     with (tmp_path / "log").open("w") as stream:
         lines = Lines(stream, every=0)
         for seconds in (100, 1):
-            lines.begin("run", {"train": 3})
-            lines.step("train", "train", 0, 3, 0)
-            clock.now += seconds
-            lines.step("train", "train", 1, 3, 0)
-    assert (tmp_path / "log").read_text().splitlines()[-1] == "  train  1/3  loss 0  2 s left"
+            lines.begin("run", {"train": 4})
+            for done in range(3):
+                lines.step("train", "train", done, 4, 0)
+                clock.now += seconds
+    assert (tmp_path / "log").read_text().splitlines()[-1] == "  train  2/4  loss 0  2 s left"
 
 
 @pytest.mark.parametrize(("done", "filled"), [(0, 0), (1, 2), (6, 12), (12, 24)])

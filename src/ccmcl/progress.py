@@ -52,12 +52,16 @@ class Silent:
 
 @dataclass
 class Pace:
-    """Estimates the time left from the pace of each kind of work so far."""
+    """Estimates the time left from the pace of each kind of work so far.
+
+    The first step of a kind says nothing of the others: what they need is compiled or loaded in it.
+    """
 
     ahead: dict[str, int]
     seconds: dict[str, float] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
     position: dict[str, int] = field(default_factory=dict)
+    warm: set[str] = field(default_factory=set)
     clock: float = field(default_factory=time.monotonic)
 
     def step(self, name: str, done: int) -> None:
@@ -65,12 +69,13 @@ class Pace:
         kind, now = name.split()[0], time.monotonic()
         before = self.position.get(name)
         self.position[name] = done
-        if before is None:  # restored or just begun: what was done before does not count for the pace
-            self.ahead[kind] = self.ahead.get(kind, 0) - done
-        else:
-            self.ahead[kind] = self.ahead.get(kind, 0) - (done - before)
+        # What was restored or has just begun does not count for the pace, nor does the first step alone.
+        self.ahead[kind] = self.ahead.get(kind, 0) - (done - (before or 0))
+        if before is not None and (kind in self.warm or done - before > 1):
             self.steps[kind] = self.steps.get(kind, 0) + done - before
             self.seconds[kind] = self.seconds.get(kind, 0.0) + now - self.clock
+        if before is not None and done > before:
+            self.warm.add(kind)
         self.clock = now
 
     def left(self) -> tuple[float, bool]:
