@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from ccmcl import condensing, experiment
+from ccmcl import condensing, presets
 from ccmcl.budget import Budget
 from ccmcl.classifier import ContinualClassifier
 from ccmcl.condense import Condenser
@@ -558,7 +558,7 @@ def test_labels_and_settings_survive_a_file(tmp_path: Path, labels: tuple[Hashab
         loaded.partial_fit(pictures(2, 3), ["c"] * 6 + ["d"] * 6)
 
 
-@pytest.mark.parametrize("preset", sorted(experiment.PRESETS))
+@pytest.mark.parametrize("preset", sorted(presets.PRESETS))
 def test_file_outlives_the_presets_it_was_made_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
 ) -> None:
@@ -567,8 +567,8 @@ def test_file_outlives_the_presets_it_was_made_with(
     kept = ContinualClassifier("4KiB/class", preset=preset, **small).partial_fit(*labelled(0, 1))
     kept.save(tmp_path / "c")
     wanted = insides(kept.partial_fit(*labelled(2, 3)))
-    changed = {**experiment.paper((1, 8, 8)), "width": 5, "blocks": 1, "rate": 0.5, "condense_rate": 0.5}
-    monkeypatch.setitem(experiment.PRESETS, preset, lambda *_: changed)
+    changed = {**presets.paper((1, 8, 8)), "width": 5, "blocks": 1, "rate": 0.5, "condense_rate": 0.5}
+    monkeypatch.setitem(presets.PRESETS, preset, lambda *_: changed)
     assert insides(ContinualClassifier.load(tmp_path / "c").partial_fit(*labelled(2, 3))) == wanted
 
 

@@ -17,11 +17,12 @@ from ccmcl.budget import images_of
 from ccmcl.catalogue import SHAPES
 from ccmcl.compute import operations
 from ccmcl.errors import InputError
-from ccmcl.experiment import PRESETS, Experiment, from_dict
+from ccmcl.experiment import Experiment, from_dict
 from ccmcl.methods import METHODS
 from ccmcl.nets import ConvNet
 from ccmcl.plan import COUNTS
 from ccmcl.planning import plan_of
+from ccmcl.presets import PRESETS
 from ccmcl.residual import ResNet
 from ccmcl.stream import class_order, experience_sizes
 

@@ -15,7 +15,8 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from ccmcl.errors import InputError
-from ccmcl.experiment import BY_PRESET, Experiment
+from ccmcl.experiment import Experiment
+from ccmcl.presets import BY_PRESET
 
 MOST_THREADS = 1024
 WIDEST = 10_000
