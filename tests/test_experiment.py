@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -316,6 +317,7 @@ def test_name_of_a_long_data_set_still_fits_a_file_system() -> None:
         ({"seed": True}, "seed must be of type int"),
         ({"holdout": -1}, "holdout must not be negative"),
         ({"training": -1}, "training must not be negative"),
+        ({"blocks": 65}, "blocks must be at most 64"),
         ({"order": 3}, "order must be of type str"),
         ({"labels": "soft", "continued": "yes"}, "give labels hard or continued no"),
         ({"method": "bic", "continued": "yes"}, "method bic goes on in a way of its own: give continued no"),
@@ -424,3 +426,17 @@ def test_a_table_may_have_experts_in_some_rows_and_none_in_others() -> None:
 def test_what_is_matched_is_nothing_to_a_method_that_learns_no_memory(method: str) -> None:
     made = Experiment.of(preset="fast", method=method, objective="gradient")
     assert made.condense_rate == Experiment.of(preset="fast", method=method).condense_rate
+
+
+@pytest.mark.parametrize("method", ["condensation", "composite"])
+@pytest.mark.parametrize("budget", ["10/class", "2MiB", "1000"])
+@pytest.mark.parametrize("shape", [(3, 128, 128), (3, 144, 144), (1, 256, 256), (3, 224, 224)])
+def test_a_few_numbers_of_large_pictures_are_no_more_images_than_can_be_seen(
+    shape: tuple[int, int, int], budget: str, method: str
+) -> None:
+    experiment = Experiment.of(shape=shape, dataset="own", budget=budget, method=method)
+    plan = plan_of(experiment, shape, None)
+    for classes in (3, 100):
+        images = images_of(COUNTS[method](plan, classes), plan.ratio if method == "composite" else 1)
+        whole = plan.budget.room(shape, classes) // math.prod(shape)
+        assert images <= max(1, 2 * whole) or 4 * classes * images * math.prod(shape) <= 2**30

@@ -42,13 +42,17 @@ def test_distinct_numbers_are_drawn_evenly(size: int) -> None:
     assert (shares - size / 10).abs().max() < 5 * spread
 
 
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 40), st.integers(0, 99))
-def test_as_much_of_every_class_is_drawn_however_large_it_is(sizes: list[int], batch: int, seed: int) -> None:
+@pytest.mark.parametrize("remembered", [False, True])
+@given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=6), batch=st.integers(1, 40), seed=st.integers(0, 99))
+def test_as_much_of_every_class_is_drawn_however_large_it_is(
+    sizes: list[int], batch: int, seed: int, remembered: bool
+) -> None:
     labels = torch.tensor([3 * number for number, size in enumerate(sizes) for _ in range(size)])
     labels = labels[torch.randperm(len(labels), generator=seeded(seed))]
-    source = Evenly(Pictures(torch.zeros(len(labels), 1, 4, 4, dtype=torch.uint8), labels, batch))
+    blank = torch.zeros(len(labels), 1, 4, 4)
+    source = Evenly(Replay(blank, labels, batch) if remembered else Pictures(blank.to(torch.uint8), labels, batch))
     drawn = source.draw(seeded(seed))
-    assert len(drawn) == source.count == min(batch, sum(sizes))
+    assert len(drawn) == source.count == (batch if remembered else min(batch, sum(sizes)))
     counts = torch.bincount(labels[drawn], minlength=3 * len(sizes) - 2)[::3]
     assert int(counts.max() - counts.min()) <= 1
 

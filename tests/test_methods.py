@@ -19,9 +19,9 @@ from ccmcl.loop import Job, State, drive
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels
 from ccmcl.methods import METHODS, begins_anew, everything, plan_steps
 from ccmcl.nets import ConvNet, outputs_of
-from ccmcl.plan import COUNTS, Learner, Plan, Shape
+from ccmcl.plan import COUNTS, Learner, Plan, Shape, chosen, set_apart
 from ccmcl.residual import ResNet
-from ccmcl.sources import Beside, Taught
+from ccmcl.sources import Beside, Evenly, Replay, Taught
 from ccmcl.stream import Experience, Stream
 from ccmcl.training import apart, going_on, impartial, share_of_new
 
@@ -195,7 +195,8 @@ APART = replace(
 def test_images_set_apart_are_real_pictures_that_no_network_is_shown_which_goes_on(method: str) -> None:
     first = met(method, APART, experiences=1)[0]
     among, images, labels = apart(APART, first.memory), first.memory.images(), first.memory.labels()
-    assert labels[among].bincount().tolist() == [len(images) // 16] * 2
+    stored = sum(len(next(iter(kept.tensors().values()))) for kept in first.memory.values())
+    assert labels[among].bincount().tolist() == [stored // 16] * 2
     for label in (0, 1):
         real = {tuple((one.float() / 255).flatten().tolist()) for one in stream()[0].of_class(label)}
         for image in images[among & (labels == label)]:
@@ -203,8 +204,66 @@ def test_images_set_apart_are_real_pictures_that_no_network_is_shown_which_goes_
     source = going_on(APART, first, stream()[1]).source
     assert isinstance(source, Taught)
     assert isinstance(source.source, Beside)
-    shown = source.source.old.images
-    assert torch.equal(shown, images[~among])
+    assert isinstance(source.source.old, Evenly)
+    assert isinstance(source.source.old.source, Replay)
+    assert torch.equal(source.source.old.source.images, images[~among])
+    for kept in first.memory.values():
+        if isinstance(kept, Composite):
+            away = set_apart(APART, kept)
+            assert torch.equal(kept.weights[:away], torch.eye(len(kept.components), kept.weights.shape[1])[:away])
+
+
+@pytest.mark.parametrize("start", ["real", "typical"])
+@pytest.mark.parametrize("method", ["composite", "condensation", "rehearsal"])
+def test_of_a_class_that_comes_again_none_is_set_apart_that_was_learned_or_shown(method: str, start: str) -> None:
+    plan = replace(APART, shape=Shape(squash=False, start=start))
+    first = met(method, plan, experiences=1)[0]
+    again = replace(stream()[0], index=1)
+    again = replace(again, pixels=255 - again.pixels[::8], labels=again.labels[::8])
+    second = METHODS[method].meet(plan, first, again, drive)
+    among, images = apart(plan, second.memory), second.memory.images()
+    before = first.memory.images()[apart(plan, first.memory)]
+    real = {tuple(one.flatten().tolist()) for one in (*before, *again.pixels.float() / 255)}
+    assert among.any()
+    assert all(tuple((255 * one).round().div(255).flatten().tolist()) in real for one in images[among])
+    assert not {tuple(one.flatten().tolist()) for one in images[among]} & {
+        tuple(one.flatten().tolist()) for one in images[~among]
+    }
+
+
+@given(
+    fresh=st.integers(1, 60),
+    more=st.integers(0, 60),
+    count=st.integers(1, 80),
+    share=st.integers(0, 4),
+    seed=st.integers(0, 9),
+)
+def test_pictures_set_apart_are_fresh_and_are_not_among_the_others(
+    fresh: int, more: int, count: int, share: int, seed: int
+) -> None:
+    every, away = fresh + more, count * share // 8
+    found = chosen(fresh, every, count, away, torch.Generator().manual_seed(seed))
+    first, others = set(found[:away].tolist()), set(found[away:].tolist())
+    assert len(found) == count
+    assert first <= set(range(fresh))
+    assert others <= set(range(every))
+    assert every == 1 or not first & others
+    if every - len(first) >= count - away:
+        assert len(others) == count - away
+    if fresh // 8 >= away:
+        assert len(first) == away
+
+
+def test_one_class_with_few_pictures_leaves_the_others_their_correction() -> None:
+    learner = met("rehearsal", APART)[1]
+    assert learner.params is not None
+    few = learner.memory.plus(0, learner.memory[0].shrunk(7, 7))
+    assert not apart(APART, Memory({0: few[0]})).any()
+    biased = learner.params | {"head.bias": learner.params["head.bias"] + torch.tensor([0, 0, 3.0, 3.0])}
+    found = impartial(APART, biased, few, [2, 3])
+    assert (found["head.bias"] < biased["head.bias"])[2:].all()
+    old = Memory({label: few[label] for label in (0, 2, 3)})  # no old class has any set apart
+    assert impartial(APART, biased, old, [2, 3]) is biased
 
 
 @pytest.mark.parametrize("method", ["composite", "condensation", "rehearsal"])

@@ -197,9 +197,11 @@ def test_starting_from_real_pictures_shows_them() -> None:
         assert len(shown) == 100
 
 
-@given(st.integers(1, 6), st.integers(1, 20))
-def test_weights_start_as_the_components_and_then_as_pairs(count: int, images: int) -> None:
-    weights = pairs(count, images, torch.Generator().manual_seed(0))
+@given(st.integers(1, 6), st.integers(1, 20), st.integers(0, 3))
+def test_weights_start_as_the_components_and_then_as_pairs(count: int, images: int, away: int) -> None:
+    away = min(away, max(0, count - 2))
+    weights = pairs(count, images, torch.Generator().manual_seed(0), away)
+    assert not weights[:away, count:].any()
     assert torch.allclose(weights.sum(0), torch.ones(images))
     assert torch.equal(weights[:, :count], torch.eye(count)[:, : min(count, images)])
     assert ((weights == 0) | (weights == 0.25) | (weights == 0.75) | (weights == 1)).all()

@@ -16,6 +16,8 @@ LABEL_BYTES = 4
 """The label of a class is stored once, in four bytes."""
 MOST_BYTES = 1 << 36
 """What the images of one class may take while they are learned."""
+SEEN_BYTES = 1 << 30
+"""What the learned images of all classes may take where they are seen, unless as many whole ones fit the budget."""
 BITS = (32, 16, 8)
 SCALE_BYTES = TARGET_BYTES = 2
 """The ranges of what is stored in eight bits, and soft labels, are in 16 bits."""
@@ -122,7 +124,7 @@ class Budget:
         small, room = layout.small(shape), self.room(shape, classes)
         measure = layout.size if self.in_bytes else layout.numbers
         count = bisect_right(range(1, min(room, MOST_BYTES) + 1), room, key=lambda q: measure(q, small, q, 1))
-        return self._affordable(self._enough(count, classes, "image"), 1, math.prod(shape))
+        return self._affordable(self._enough(count, classes, "image"), 1, shape, classes)
 
     def components(self, shape: tuple[int, int, int], classes: int, ratio: float, layout: Layout = PLAIN) -> int:
         """How many components P a class may store together with the weights of Q = ratio·P images.
@@ -130,16 +132,16 @@ class Budget:
         In the paper's count and shape P is the share of the buffer, and the weights of up to 2P images come on top as
         its "overhead". In other shapes and in bytes, P is the largest number for which all that is stored fits.
         """
-        size, small, room = math.prod(shape), layout.small(shape), self.room(shape, classes)
+        small, room = layout.small(shape), self.room(shape, classes)
         if not self.in_bytes and layout == Layout(bits=layout.bits) and ratio <= PAPER_RATIO:
-            return self._affordable(self._enough(self.share(classes), classes, "component"), ratio, size)
+            return self._affordable(self._enough(self.share(classes), classes, "component"), ratio, shape, classes)
         measure = layout.size if self.in_bytes else layout.numbers
 
         def needed(p: int) -> int:
             return measure(p, small + images_of(p, ratio), images_of(p, ratio), 2)
 
         count = bisect_right(range(1, min(room, MOST_BYTES) + 1), room, key=needed)
-        return self._affordable(self._enough(count, classes, "component"), ratio, size)
+        return self._affordable(self._enough(count, classes, "component"), ratio, shape, classes)
 
     def room(self, shape: tuple[int, int, int], classes: int) -> int:
         """What one of ``classes`` classes may use: bytes, or numbers as the paper counts them.
@@ -150,8 +152,14 @@ class Budget:
         whole = self.amount * (1 if self.in_bytes else math.prod(shape))
         return whole if self.each_class else whole // classes
 
-    def _affordable(self, count: int, ratio: float, size: int) -> int:
-        """Refuse what no machine has room for while it is being learned."""
+    def _affordable(self, count: int, ratio: float, shape: tuple[int, int, int], classes: int) -> int:
+        """Keep to what there is room for where images are seen, and refuse what no machine has room for.
+
+        A few numbers of a large picture take little room in a file, and much as a picture.
+        """
+        size = math.prod(shape)
+        images = max(int(PAPER_RATIO) * self.room(shape, classes) // size, SEEN_BYTES // (FLOAT_BYTES * size * classes))
+        count = min(count, max(1, int(images / ratio)))
         if (count + images_of(count, ratio)) * size * FLOAT_BYTES > MOST_BYTES:
             raise InputError(
                 f"A budget of {self} needs over {MOST_BYTES >> 30} GiB of memory for one class: give a smaller one."

@@ -15,10 +15,10 @@ from ccmcl.distribution import Courses, Matcher
 from ccmcl.engine import capacity, widened
 from ccmcl.learn import STRONG, Shared, Trainer
 from ccmcl.loop import State, checked, generator_for, placed
-from ccmcl.memory import Composite, Exemplars, Learned, Pixels, Remembered, formed, unit
+from ccmcl.memory import Composite, Exemplars, Learned, Memory, Pixels, Remembered, formed, unit
 from ccmcl.nets import outputs_of
-from ccmcl.plan import COUNTS, Learner, Plan, made_room, set_apart
-from ccmcl.sources import Source, Turned, Varied, directions, distinct
+from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, made_room, set_apart
+from ccmcl.sources import Source, Turned, Varied, directions
 from ccmcl.stream import Experience
 from ccmcl.threads import limited
 from ccmcl.training import balanced, going_on, learning
@@ -100,10 +100,8 @@ def condensers(
             continue
         others = slice(None) if label not in before else labels_before != label
         generator = generator_for(plan.seed, "condense", experience.index, label)
-        pixels = experience.of_class(label)
-        if label in before:
-            pixels = torch.cat([pixels, as_pixels(before[label])])
-        start = starting(plan, method, count, pixels, generator)
+        pixels, fresh = at_hand(plan, before, experience, label)
+        start = starting(plan, method, count, pixels, fresh, generator)
         if plan.objective == "distribution" and trained is not None:
             jobs[name] = Matcher(
                 plan.expert,
@@ -135,8 +133,23 @@ def condensers(
     return jobs
 
 
-def starting(plan: Plan, method: str, count: int, pixels: Tensor, generator: Generator) -> Learned:
-    """Make what a class is condensed from: noise, or real pictures, each by itself and in pairs."""
+def at_hand(plan: Plan, memory: Memory, experience: Experience, label: int) -> tuple[Tensor, int]:
+    """Put pictures of a class together: new ones, then what is remembered of it.
+
+    The first ones, so many, are real, and no network that goes on was shown them after their own experience.
+    """
+    pixels = experience.of_class(label)
+    if label not in memory:
+        return pixels, len(pixels)
+    kept = memory[label]
+    return torch.cat([pixels, as_pixels(kept)]), len(pixels) + set_apart(plan, kept)
+
+
+def starting(plan: Plan, method: str, count: int, pixels: Tensor, fresh: int, generator: Generator) -> Learned:
+    """Make what a class is condensed from: noise, or real pictures, each by itself and in pairs.
+
+    Those to be set apart come first, and are of the first ``fresh`` ones.
+    """
     shape, form, small = plan.shape, plan.learned(method), plan.small()
     mixing = method == "composite"
     images = images_of(count, plan.ratio)
@@ -149,16 +162,18 @@ def starting(plan: Plan, method: str, count: int, pixels: Tensor, generator: Gen
             else Pixels.draw(generator, count, small, torch.float32)
         )
         return formed(type(drawn), drawn.tensors(), form)
+    apart = apart_of(plan, count, learned=True)
     if shape.start == "typical" and count < len(pixels):
-        pictures = typical(form.encoded(unit(pixels), small), count, generator)
+        away = chosen(fresh, len(pixels), apart, apart, generator)
+        left = torch.ones(len(pixels), dtype=torch.bool)
+        left[away] = False
+        found = typical(form.encoded(unit(pixels[left]), small), count - apart, generator)
+        pictures = torch.cat([form.encoded(unit(pixels[away]), small), found])
     else:
-        chosen = torch.randint(len(pixels), (count,), generator=generator)
-        if count <= len(pixels):
-            chosen = distinct(len(pixels), count, generator)
-        pictures = form.encoded(unit(pixels[chosen]), small)
+        pictures = form.encoded(unit(pixels[chosen(fresh, len(pixels), count, apart, generator)]), small)
     if not mixing:
         return formed(Pixels, {"pixels": pictures}, form)
-    return formed(Composite, {"components": pictures, "weights": pairs(count, images, generator)}, form)
+    return formed(Composite, {"components": pictures, "weights": pairs(count, images, generator, apart)}, form)
 
 
 def typical(pictures: Tensor, count: int, generator: Generator) -> Tensor:
@@ -186,8 +201,10 @@ def typical(pictures: Tensor, count: int, generator: Generator) -> Tensor:
     return pictures[torch.tensor(nearest)]
 
 
-def pairs(count: int, images: int, generator: Generator) -> Tensor:
+def pairs(count: int, images: int, generator: Generator, apart: int = 0) -> Tensor:
     """Weigh components into images: first each by itself, then each with another one, three to one.
+
+    The first ones, which are set ``apart``, are mixed with none.
 
     >>> pairs(2, 3, torch.Generator().manual_seed(0)).T
     tensor([[1.0000, 0.0000],
@@ -196,12 +213,13 @@ def pairs(count: int, images: int, generator: Generator) -> Tensor:
     """
     weights = torch.zeros(count, images)
     for image in range(images):
-        own = image % count
+        own, mixed = image % count, count - apart
         if image < count or count == 1:
             weights[own, image] = 1.0
         else:
-            other = (own + 1 + int(torch.randint(count - 1, (), generator=generator))) % count
-            weights[own, image], weights[other, image] = 0.75, 0.25
+            own = (image - count) % mixed
+            other = (own + 1 + int(torch.randint(mixed - 1, (), generator=generator))) % mixed
+            weights[apart + own, image], weights[apart + other, image] = 0.75, 0.25
     return weights
 
 

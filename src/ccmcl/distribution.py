@@ -259,12 +259,13 @@ class Matcher:
         return placed(self.memory.numbers(), self.device)
 
     def _with_fixed(self, tensors: Params) -> Params:
-        """Put back what is to stay: rows of numbers, and columns of weights."""
+        """Put back what is to stay: numbers, and all weights of images or components that are set apart."""
         count, found = self.fixed, {}
         for name, tensor in tensors.items() if count else ():
-            along = 1 if name == "weights" else 0
-            parts = self._start[name].narrow(along, 0, count), tensor.narrow(along, count, tensor.shape[along] - count)
-            found[name] = torch.cat(parts, along)
+            start = self._start[name]
+            if name == "weights":
+                tensor = torch.cat([start[:, :count], tensor[:, count:]], 1)
+            found[name] = torch.cat([start[:count], tensor[count:]])
         return found or tensors
 
     def _drawn(self, generator: Generator, count: int) -> dict[str, Tensor]:

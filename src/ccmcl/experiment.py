@@ -36,9 +36,10 @@ FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
 REVISED = {
     ("recipe", "strong"): 3,
-    ("objective", "distribution"): 5,
+    ("objective", "distribution"): 6,
     ("network", "residual"): 1,
-    ("continued", "yes"): 2,
+    ("continued", "yes"): 3,
+    ("labels", "soft"): 1,
 }
 """The same for one value of one setting."""
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -59,6 +60,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "changes": AMOUNTS,
     "mirrored": ANSWERS,
 }
+MOST_BLOCKS = 64
 MOST_IMAGES = 1_000_000
 """for each component"""
 PLAIN_RATE = 0.02
@@ -214,6 +216,8 @@ class Experiment:
         for name in POSITIVE:
             if getattr(self, name) < 1:
                 raise InputError(f"The setting {name} must be at least 1, not {getattr(self, name)}.")
+        if self.blocks > MOST_BLOCKS:
+            raise InputError(f"The setting blocks must be at most {MOST_BLOCKS}, not {self.blocks}.")
         for name in ("seed", "holdout", "training", "frequencies", "experts", "expert_width"):
             if getattr(self, name) < 0:
                 raise InputError(f"The setting {name} must not be negative ({getattr(self, name)}).")

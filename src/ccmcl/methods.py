@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from ccmcl.condensing import as_eight_bit, as_pixels, condensers, courses, leading, taken_for
+from ccmcl.condensing import as_eight_bit, as_pixels, at_hand, condensers, courses, leading, taken_for
 from ccmcl.engine import Batch, Classify, Judge
 from ccmcl.forms import reduced
 from ccmcl.learn import Distil, Shared, Trainer, at_once, logits_of
 from ccmcl.loop import Drive, checked, generator_for, section
 from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, unit
 from ccmcl.nets import Params
-from ccmcl.plan import COUNTS, Learner, Plan, fitted, made_room
-from ccmcl.sources import Beside, Evenly, Pictures, Replay, Source, WithLogits, distinct, shares
+from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, fitted, made_room
+from ccmcl.sources import Beside, Evenly, Pictures, Replay, Source, WithLogits, shares
 from ccmcl.stream import Experience
 from ccmcl.training import going_on, grown, impartial, learning, outputs_after, trainer
 
@@ -256,12 +256,10 @@ def _store(
     classes = plan.sharing(len(set(memory) | set(experience.classes)))
     count = COUNTS[method](plan, classes)
     for label in experience.classes:
-        pixels = experience.of_class(label)
-        if label in memory:
-            pixels = torch.cat([pixels, as_pixels(memory[label])])
+        pixels, fresh = at_hand(plan, memory, experience, label)
         generator = generator_for(plan.seed, "store", experience.index, label)
-        chosen = pixels[distinct(len(pixels), min(count, len(pixels)), generator)]
-        kept = _kept(plan, chosen)
+        some = min(count, len(pixels))
+        kept = _kept(plan, pixels[chosen(fresh, len(pixels), some, apart_of(plan, some, learned=False), generator)])
         if judge is not None:
             kept = replace(kept, logits=judge(as_pixels(kept)))
         memory = memory.plus(label, fitted(plan, kept, classes))

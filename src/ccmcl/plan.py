@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
 import torch
+from jaxtyping import Int64
+from torch import Generator, Tensor
 
 from ccmcl.budget import LABEL_BYTES, Budget, Layout, images_of
 from ccmcl.condense import Condensation
@@ -18,6 +20,7 @@ from ccmcl.learn import Recipe
 from ccmcl.loop import CPU
 from ccmcl.memory import Composite, Encoded, Memory, Pixels, Remembered, count_of
 from ccmcl.nets import ConvNet, Params, outputs_of
+from ccmcl.sources import distinct
 from ccmcl.stream import Experience
 
 SPARE_OUTPUTS = 10
@@ -172,12 +175,36 @@ def set_apart(plan: Plan, kept: Remembered) -> int:
     They are real pictures, in the form of the others: where memories are learned, they stay what they began as. So a
     network can be asked, later, what it takes pictures of that class for.
     """
-    images = count_of(kept) // ONE_IN
-    if not isinstance(kept, Pixels | Composite):
-        return images if plan.continued else 0
-    if plan.objective != "distribution" or plan.shape.start == "noise" or not plan.continued:
+    learned = isinstance(kept, Pixels | Composite)
+    return apart_of(plan, len(kept.components) if isinstance(kept, Composite) else count_of(kept), learned)
+
+
+def apart_of(plan: Plan, stored: int, learned: bool) -> int:
+    """Count those to be set apart of so many images, or components."""
+    if not plan.continued or (learned and (plan.objective != "distribution" or plan.shape.start == "noise")):
         return 0
-    return min(images, len(kept.components)) if isinstance(kept, Composite) else images
+    return stored // ONE_IN
+
+
+def chosen(fresh: int, every: int, count: int, apart: int, generator: Generator) -> Int64[Tensor, "n"]:
+    """Choose so many of ``every`` picture of a class, the first of them to be set ``apart``.
+
+    Those are among the first ``fresh``, which no network was shown that goes on, and come nowhere else; where pictures
+    are few, some come more than once.
+
+    >>> chosen(16, 20, 10, 2, Generator().manual_seed(0)).unique().shape
+    torch.Size([10])
+    """
+    away = distinct(fresh, min(apart, max(1, fresh // ONE_IN)), generator) if apart else torch.empty(0).long()
+    left = torch.ones(every, dtype=torch.bool)
+    left[away] = False
+    others = left.nonzero().flatten() if left.any() else away
+    wanted = count - apart
+    if wanted <= len(others):
+        others = others[distinct(len(others), wanted, generator)]
+    else:
+        others = others[torch.randint(len(others), (wanted,), generator=generator)]
+    return torch.cat([away[torch.arange(apart) % max(1, len(away))], others])
 
 
 COUNTS: dict[str, Callable[[Plan, int], int]] = {

@@ -87,19 +87,19 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Evenly:
-    """Batches of real pictures, as many of every class, however many of it there are; some may come twice.
+    """Batches of pictures or images, as many of every class, however many of it there are; some may come twice.
 
     >>> source = Evenly(Pictures(torch.zeros(6, 1, 4, 4, dtype=torch.uint8), torch.tensor([5, 7, 5, 5, 5, 5]), 4))
     >>> source.take(source.draw(torch.Generator().manual_seed(0)))[1].sort().values
     tensor([5, 5, 7, 7])
     """
 
-    pictures: Pictures
+    source: Pictures | Replay
 
     @property
     def count(self) -> int:
         """The pictures of a batch."""
-        return self.pictures.count
+        return self.source.count
 
     def draw(self, generator: Generator) -> Int64[Tensor, "k"]:
         """Draw the class for each place of a batch, then the picture."""
@@ -110,11 +110,11 @@ class Evenly:
 
     def take(self, drawn: Int64[Tensor, "k"]) -> Batch:
         """Return images, labels and weights."""
-        return self.pictures.take(drawn)
+        return self.source.take(drawn)
 
     @cached_property
     def _by_class(self) -> tuple[Tensor, Tensor, Tensor]:
-        labels = self.pictures.labels.cpu()  # where numbers are drawn
+        labels = self.source.labels.cpu()  # where numbers are drawn
         sizes = labels.bincount()
         sizes = sizes[sizes > 0]
         return labels.argsort(stable=True), sizes.cumsum(0) - sizes, sizes
@@ -125,7 +125,7 @@ class Beside:
     """Batches of new pictures joined with batches from the buffer; the new ones have this ``share`` of the weight."""
 
     new: Source
-    old: Replay
+    old: Source
     share: float = 0.5
 
     @property
@@ -326,4 +326,4 @@ def distinct(count: int, size: int, generator: Generator) -> Int64[Tensor, "s"]:
     seen: dict[int, Any] = {}
     while len(seen) < size:
         seen |= dict.fromkeys(torch.randint(count, (size - len(seen),), generator=generator).tolist())
-    return torch.tensor(list(seen))
+    return torch.tensor(list(seen), dtype=torch.int64)

@@ -125,7 +125,7 @@ def balanced(plan: Plan, memory: Memory, experience: Experience) -> Source:
         return pictures
     shown = ~apart(plan, memory)
     images, labels = memory.images()[shown].to(plan.device), memory.labels()[shown].to(plan.device)
-    return Beside(pictures, Replay(images, labels, max(1, plan.recipe.batch - new), weighting=False), share)
+    return Beside(pictures, Evenly(Replay(images, labels, max(1, plan.recipe.batch - new), weighting=False)), share)
 
 
 def apart(plan: Plan, memory: Memory) -> Bool[Tensor, "n"]:
@@ -139,12 +139,13 @@ def impartial(plan: Plan, params: Params, memory: Memory, newest: Sequence[int])
     """Make a network that went on expect the newest classes as often as they come among the images set apart.
 
     It has seen thousands of pictures of these classes, and of the others a few images, over and over: what it does
-    not know by heart it takes for new. The biases of the newest classes are lowered until that is made up for.
+    not know by heart it takes for new. The biases of the newest classes are moved until that is made up for.
     """
     among = apart(plan, memory)
     images, labels = memory.images()[among], memory.labels()[among]
     counts = labels.bincount(minlength=max(memory) + 1)
-    if not set(memory) - set(newest) or not counts[list(memory)].all():
+    there = set(labels.tolist())
+    if not there - set(newest) or not there & set(newest):
         return params
     logits = torch.cat([plan.net(params, part) for part in torch.split(images, at_once(images))]).double()
     new = torch.zeros(logits.shape[1], dtype=torch.float64)
