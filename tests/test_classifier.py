@@ -51,11 +51,22 @@ def tiny(budget: str | int = "2/class", **given: Any) -> ContinualClassifier:
     return ContinualClassifier(budget, **{**TINY, **given})
 
 
-@pytest.mark.parametrize(("names", "same"), [(("cat", "dog"), True), (("b", "d"), False)])
-def test_what_means_the_same_in_a_mirror_is_judged_beside_its_mirror_image(names: tuple[str, str], same: bool) -> None:
-    classifier = tiny(method="rehearsal", recipe="strong")
-    classifier.partial_fit(pictures(0, 1), np.repeat(np.array(names), 6))
-    shown = pictures(0, 1, seed=1)
+@pytest.mark.parametrize(
+    ("names", "channels", "asked", "same"),
+    [
+        (("cat", "dog"), 3, "auto", True),
+        (("b", "d"), 3, "auto", False),
+        (("cat", "dog"), 0, "auto", False),
+        (("cat", "dog"), 0, "yes", True),
+        (("cat", "dog"), 3, "no", False),
+    ],
+)
+def test_what_means_the_same_in_a_mirror_is_judged_beside_its_mirror_image(
+    names: tuple[str, str], channels: int, asked: str, same: bool
+) -> None:
+    classifier = tiny(method="rehearsal", recipe="strong", mirrored=asked)
+    classifier.partial_fit(pictures(0, 1, channels=channels), np.repeat(np.array(names), 6))
+    shown = pictures(0, 1, channels=channels, seed=1)
     found, mirrored = classifier.predict_proba(shown), classifier.predict_proba(shown[:, :, ::-1].copy())
     assert np.allclose(found.sum(1), 1, atol=1e-6)
     assert np.allclose(found, mirrored, atol=1e-6) == same

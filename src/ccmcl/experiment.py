@@ -35,7 +35,7 @@ from ccmcl.presets import EXPERTS, PRESETS
 FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
 REVISED = {
-    ("recipe", "strong"): 3,
+    ("recipe", "strong"): 4,
     ("objective", "distribution"): 6,
     ("network", "residual"): 1,
     ("continued", "yes"): 3,
@@ -143,7 +143,9 @@ class Experiment:
     )
     recipe: str = setting("how networks learn: paper (plain SGD), or strong (momentum, changed images, …)", "paper")
     changes: str = setting("how the strong recipe changes pictures: in one way at a time, or in several at once", "one")
-    mirrored: str = setting("pictures mean the same in a mirror: yes, no, or auto (not if they are characters)", "auto")
+    mirrored: str = setting(
+        "pictures mean the same in a mirror: yes, no, or auto (in colour, but not characters)", "auto"
+    )
     outer: int = setting("networks drawn anew while condensing a class, K")
     inner: int = setting("real batches seen by each such network, T")
     matching: int = setting("updates of the memory for each real batch, I")

@@ -28,13 +28,15 @@ def plan_of(
 ) -> Plan:
     """Lay out what a method needs for pictures of this shape; ``classes`` is None where the stream is open-ended.
 
-    ``names`` are those of the classes, which tell whether a picture means the same in a mirror where that is not said.
+    ``names`` are those of the classes. Where it is not said whether pictures mean the same in a mirror, those in colour
+    do unless they show characters; grey ones (scans, glyphs, clothes that all lie the same way) do not.
 
     >>> plan_of(Experiment.of(dataset="mnist", preset="paper"), (1, 28, 28), 10).condensation.outer
     50
     """
     few = Frequencies(shape, experiment.frequencies) if experiment.frequencies else None
-    mirrored = experiment.mirrored == "yes" or (experiment.mirrored == "auto" and not characters(names))
+    alike = shape[0] > 1 and not characters(names)
+    mirrored = experiment.mirrored == "yes" or (experiment.mirrored == "auto" and alike)
     return Plan(
         NETWORKS[experiment.network](
             shape,
