@@ -15,8 +15,14 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
+from ccmcl.figures import COLOURS, INK, MARKS, STYLE, bytes_of, frontier, seconds_of, short
 from ccmcl.published import paper_figure
 from ccmcl.records import Record, read_runs
 from ccmcl.results import Row, table
@@ -102,6 +108,38 @@ def choices(rows: list[Row]) -> list[str]:
     body.sort(key=lambda line: (line[1][0] != "the preset", line[0] is None, -line[0].accuracy.mean if line[0] else 0))
     head = ["", *(text for name in sets for text in (f"{TITLES[name]}, %", "points", "time"))]
     return lines_of(head, [cells for _, cells in body], 1)
+
+
+def picture(rows: list[Row]) -> Figure:
+    """Draw accuracy over bytes and over seconds, a data set in each row; what no cheaper run reaches has its name."""
+    sets = [name for name in TITLES if any(row.experiment.dataset == name for row in rows)]
+    costs = (("bytes of the memory", bytes_of), ("seconds of a run", seconds_of))
+    with rc_context(STYLE):
+        figure = Figure(figsize=(10.4, 3.6 * len(sets)), layout="constrained")
+        panels = figure.subplots(len(sets), len(costs), squeeze=False)
+        for line, name in zip(panels, sets, strict=True):
+            for axes, (label, cost) in zip(line, costs, strict=True):
+                own = [row for row in rows if row.experiment.dataset == name and cost(row)]
+                points = [(cost(row) or 0.0, 100 * row.accuracy.mean) for row in own]
+                for row, (place, height) in zip(own, points, strict=True):
+                    method = row.experiment.method
+                    axes.plot(place, height, MARKS[method], color=COLOURS[method], ms=5, alpha=0.8)
+                best = frontier(points)
+                axes.step(*zip(*best, strict=True), where="post", color=INK, lw=0.8, alpha=0.6, zorder=1)
+                for place in best:
+                    said = changed(own[points.index(place)].experiment) or "the preset"
+                    axes.annotate(said, place, xytext=(4, -9), textcoords="offset points", fontsize=7)
+                axes.set_xscale("log")
+                axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+                axes.xaxis.set_minor_formatter(NullFormatter())
+                axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axes.set_xlabel(label)
+                axes.set_title(TITLES[name], loc="left", fontsize=10, fontweight="bold")
+                axes.set_ylabel("accuracy on held-out images, %")
+        used = [method for method in MARKS if any(row.experiment.method == method for row in rows)]
+        marks = [Line2D([], [], ls="", marker=MARKS[method], color=COLOURS[method]) for method in used]
+        figure.legend(marks, used, loc="outside lower left", ncols=len(used))
+    return figure
 
 
 def made(results: Path, page: str = "results") -> str:

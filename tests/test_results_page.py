@@ -57,3 +57,15 @@ def test_kept_results_hold_no_data_and_nothing_large(folder: Path) -> None:
     files = {path.name: path.stat().st_size for path in folder.iterdir()}
     assert {"config.json", "result.json", "cost.json"} <= set(files)
     assert sum(files.values()) < 500_000
+
+
+def test_picture_names_what_no_cheaper_run_reaches(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"dataset": "cifar10", "shape": (3, 32, 32), "budget": "100", "holdout": 5000}
+    finished(tmp_path, 0.50, **settings)
+    finished(tmp_path, 0.45, network="plain", **settings)
+    finished(tmp_path, 0.60, method="rehearsal", **settings)
+    figure = page.picture(table(read_runs(tmp_path)))
+    over_bytes, over_seconds = figure.axes
+    assert [text.get_text() for text in over_bytes.texts] == ["method rehearsal"]  # all have as many bytes here
+    assert "network plain" not in [text.get_text() for text in over_seconds.texts][1:]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["condensation", "rehearsal"]
