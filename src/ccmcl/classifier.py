@@ -30,7 +30,7 @@ from ccmcl.loop import Job, State, prefixed, section
 from ccmcl.memory import Memory
 from ccmcl.memory_file import pack, picture_shape, unpack
 from ccmcl.methods import METHODS, check, plan_steps
-from ccmcl.nets import Params
+from ccmcl.nets import Params, together
 from ccmcl.plan import Learner, Plan
 from ccmcl.planning import plan_of
 from ccmcl.progress import Reporter, reporter
@@ -260,7 +260,8 @@ class _Teller:
 
 def _check_params(plan: Plan, params: Params, classes: int) -> None:
     """Compare the parameters in a file with what the network expects."""
-    expected = plan.net.kept(classes) | ({"correction": (2, classes)} if "correction" in params else {})
+    expected = together([plan.net.kept(classes)] * plan.networks)
+    expected |= {"correction": (2, classes)} if "correction" in params else {}
     if {name: tuple(tensor.shape) for name, tensor in params.items()} != expected:
         raise InputError("the network does not fit the settings")
     if any(tensor.dtype != torch.float32 for tensor in params.values()):

@@ -84,6 +84,8 @@ def settle(
         log.warning("There is no C++ compiler, so nothing is compiled; the result is the same, later.")
         code = "none"
     side_by_side = max(map(len, groups), default=1)
+    if plan.own_course and plan.networks > 1:  # which are trained side by side as well
+        side_by_side, condensed = max(side_by_side, plan.networks), condensed + learned
     if asked.workers is not None:
         workers = min(asked.workers, side_by_side)
     elif device != "cpu" or condensed < WORTH_WORKERS:
@@ -127,10 +129,11 @@ def operations(plan: Plan, method: str, groups: Sequence[Sequence[int]]) -> tupl
         recipes = [replace(plan.recipe, steps=count) for count in steps]
         learned = (work.learning(plan.net, outputs, one, [some]) for one, some in zip(recipes, images, strict=True))
         measured = len(groups) * moments(plan) * MEASURED if plan.net.mixes else 0
-        return sum(learned) + work.looking(plan.net, outputs, plan.recipe, measured)
+        return plan.networks * (sum(learned) + work.looking(plan.net, outputs, plan.recipe, measured))
 
     taught = plan.continued and method in CONTINUED and method != "joint"
-    teaching = work.looking(plan.net, outputs, plan.recipe, (len(groups) - 1) * plan.recipe.steps) if taught else 0
+    steps_taught = plan.networks * (len(groups) - 1) * plan.recipe.steps if taught else 0
+    teaching = work.looking(plan.net, outputs, plan.recipe, steps_taught)
     if method not in ("composite", "condensation") or limit is None:
         return learning([batch] * len(groups)) + teaching, 0
     count = limit(plan, plan.sharing(classes))

@@ -21,14 +21,14 @@ from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, made_room, set_a
 from ccmcl.sources import Source, Turned, Varied, directions
 from ccmcl.stream import Experience
 from ccmcl.threads import limited
-from ccmcl.training import balanced, going_on, learning
+from ccmcl.training import all_going_on, balanced
 
 
 @limited(1)  # with more, what is remembered would be decoded to other last bits
 def leading(plan: Plan, learner: Learner, experience: Experience, method: str) -> dict[str, Trainer]:
-    """Lay out the jobs that train the networks which show the way: some experts, or the very one that learns."""
+    """Lay out the jobs that train the networks which show the way: some experts, or the very ones that learn."""
     if plan.own_course:
-        return {learning(experience.index): going_on(plan, made_room(plan, learner, experience, method), experience)}
+        return all_going_on(plan, made_room(plan, learner, experience, method), experience)
     return experts(plan, learner, experience, method)
 
 
@@ -61,7 +61,7 @@ def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -
 
 
 def courses(jobs: Mapping[str, Trainer], states: Mapping[str, State], plan: Plan) -> Courses:
-    """Take the networks that show the way out of their last states: experts before and after, or one on its course."""
+    """Take the networks that show the way out of their last states: experts before and after, or on their course."""
     if plan.own_course:
         course = [checked(one, "the network") for name in jobs for one in jobs[name].course(states[name])]
         if plan.engine.graphs is not None:  # compiled once, not for every number of classes

@@ -60,7 +60,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "changes": AMOUNTS,
     "mirrored": ANSWERS,
 }
-MOST_BLOCKS = 64
+MOST_OF_ONE_KIND = 64
 MOST_IMAGES = 1_000_000
 """for each component"""
 PLAIN_RATE = 0.02
@@ -71,6 +71,7 @@ POSITIVE = (
     "width",
     "blocks",
     "widening",
+    "networks",
     "outer",
     "inner",
     "matching",
@@ -111,6 +112,7 @@ class Experiment:
     width: int = setting("filters of each convolution; of the first, where blocks grow wider", 128)
     blocks: int = setting("blocks of the network (small pictures have room for fewer)", 3)
     widening: int = setting("each block has so many times the filters of the one before", 1)
+    networks: int = setting("so many networks learn, each by itself, and judge pictures together", 1)
     precision: str = setting("numbers that convolutions compute with: float32 or bfloat16", "float32")
     ratio: float = setting("images per component, Q/P", 2.0)
     reduction: int = setting("what is stored has 1/this of the resolution; images are enlarged from it", 1)
@@ -218,8 +220,9 @@ class Experiment:
         for name in POSITIVE:
             if getattr(self, name) < 1:
                 raise InputError(f"The setting {name} must be at least 1, not {getattr(self, name)}.")
-        if self.blocks > MOST_BLOCKS:
-            raise InputError(f"The setting blocks must be at most {MOST_BLOCKS}, not {self.blocks}.")
+        for name in ("blocks", "networks"):
+            if getattr(self, name) > MOST_OF_ONE_KIND:
+                raise InputError(f"The setting {name} must be at most {MOST_OF_ONE_KIND}, not {getattr(self, name)}.")
         for name in ("seed", "holdout", "training", "frequencies", "experts", "expert_width"):
             if getattr(self, name) < 0:
                 raise InputError(f"The setting {name} must not be negative ({getattr(self, name)}).")

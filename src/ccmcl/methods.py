@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,11 +15,11 @@ from ccmcl.forms import reduced
 from ccmcl.learn import Distil, Shared, Trainer, at_once, logits_of
 from ccmcl.loop import Drive, checked, generator_for, section
 from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, unit
-from ccmcl.nets import Params
+from ccmcl.nets import Params, together
 from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, fitted, made_room
 from ccmcl.sources import Beside, Evenly, Pictures, Replay, Source, WithLogits, shares
 from ccmcl.stream import Experience
-from ccmcl.training import going_on, grown, impartial, learning, outputs_after, trainer
+from ccmcl.training import all_going_on, all_impartial, grown, learning, outputs_after, trainer
 
 Meet = Callable[[Plan, Learner, Experience, Drive], Learner]
 """Meets one experience: comes out with a new memory and a new network."""
@@ -63,9 +63,9 @@ def rehearsal(plan: Plan, learner: Learner, experience: Experience, drive: Drive
     if not plan.continued:
         params = _go_on(plan, learner, experience, drive)
         return Learner(_store(plan, learner.memory, experience, "rehearsal"), params)
-    params = _driven(going_on(plan, learner, experience), experience.index, drive)
+    params = _driven(all_going_on(plan, learner, experience), drive)
     memory = _store(plan, learner.memory, experience, "rehearsal")
-    return Learner(memory, impartial(plan, params, memory, experience.classes))
+    return Learner(memory, all_impartial(plan, params, memory, experience.classes))
 
 
 def bic(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
@@ -97,8 +97,8 @@ def joint(plan: Plan, learner: Learner, experience: Experience, drive: Drive) ->
     pictures, outputs = Pictures(pixels, memory.labels().to(plan.device), plan.recipe.batch), max(memory) + 1
     if not plan.continued:
         return Learner(memory, _learn(plan, experience, drive, outputs, pictures))
-    start, source = grown(plan, learner.params, outputs), Evenly(pictures)
-    return Learner(memory, _train(plan, start, source, Classify(plan.net), experience.index, drive, outputs))
+    judge = Classify(plan.net)
+    return Learner(memory, _train(plan, learner, Evenly(pictures), judge, experience.index, drive, outputs))
 
 
 METHODS: dict[str, Method] = {
@@ -162,11 +162,11 @@ def _condense_and_learn(plan: Plan, learner: Learner, experience: Experience, dr
     if not plan.continued:
         replay = _replay(plan, memory, plan.recipe.batch)
         return Learner(memory, _learn(plan, experience, drive, max(memory) + 1, replay))
-    name = learning(experience.index)
-    job = training[name] if name in training else going_on(plan, room, experience)
-    state = states[name] if name in states else drive({name: job})[name]
-    params = checked(job.finish(state), "the network")
-    return Learner(memory, impartial(plan, params, memory, experience.classes))
+    if plan.own_course:
+        params = together([checked(job.finish(states[name]), "the network") for name, job in training.items()])
+    else:
+        params = _driven(all_going_on(plan, room, experience), drive)
+    return Learner(memory, all_impartial(plan, params, memory, experience.classes))
 
 
 def begins_anew(plan: Plan, method: str) -> bool:
@@ -196,28 +196,23 @@ def _learn(plan: Plan, experience: Experience, drive: Drive, outputs: int, sourc
     if isinstance(source, Replay) and source.labels.ndim > 1:
         judge = Shared(plan.net)
     plan = replace(plan, recipe=replace(plan.recipe, steps=plan.steps(outputs)))
-    return _train(
-        plan, lambda generator: plan.net.init(generator, outputs), source, judge, experience.index, drive, outputs
-    )
+    return _train(plan, Learner(Memory()), source, judge, experience.index, drive, outputs)
 
 
 def _train(
-    plan: Plan,
-    start: Callable[[Generator], Params],
-    source: Source,
-    judge: Judge,
-    index: int,
-    drive: Drive,
-    outputs: int,
+    plan: Plan, learner: Learner, source: Source, judge: Judge, index: int, drive: Drive, outputs: int
 ) -> Params:
-    """Train a network from a start to tell so many classes apart, in the experience of this index."""
-    return _driven(trainer(plan, start, source, judge, index, outputs), index, drive)
+    """Train each network from where it is, or a new one, to tell so many classes apart, in the experience."""
+    jobs = {}
+    for member in range(plan.networks):
+        start = grown(plan, learner.network(member), outputs)
+        jobs[learning(index, member)] = trainer(plan, start, source, judge, index, outputs, member=member)
+    return _driven(jobs, drive)
 
 
-def _driven(job: Trainer, index: int, drive: Drive) -> Params:
-    """Have a network trained, and take it out."""
-    name = learning(index)
-    return checked(job.finish(drive({name: job})[name]), "the network")
+def _driven(jobs: Mapping[str, Trainer], drive: Drive) -> Params:
+    """Have networks trained, one after the other, each with all there is to compute with, and take them out."""
+    return together([checked(job.finish(drive({name: job})[name]), "the network") for name, job in jobs.items()])
 
 
 def _go_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive, keep_logits: bool = False) -> Params:
@@ -232,7 +227,7 @@ def _go_on(plan: Plan, learner: Learner, experience: Experience, drive: Drive, k
         source, judge = _with_logits(plan, pictures, memory, outputs, weight), Distil(plan.net)
     elif memory:
         source = Beside(pictures, _replay(plan, memory, half))
-    return _train(plan, grown(plan, learner.params, outputs), source, judge, experience.index, drive, outputs)
+    return _train(plan, learner, source, judge, experience.index, drive, outputs)
 
 
 def _with_logits(plan: Plan, new: Pictures, memory: Memory, outputs: int, weight: float) -> WithLogits:
@@ -330,7 +325,7 @@ def plan_steps(method: str, plan: Plan, groups: tuple[tuple[int, ...], ...], see
     """Count the steps of each kind of work that a stream takes after the classes ``seen``, to estimate the time."""
     known = [max(seen, *(label + 1 for label in group)) for group in groups]
     anew = begins_anew(plan, method)
-    learning = {"learn": sum(plan.steps(count) if anew else plan.recipe.steps for count in known)}
+    learning = {"learn": plan.networks * sum(plan.steps(count) if anew else plan.recipe.steps for count in known)}
     if METHODS[method].condenses:
         each, trained = plan.condensation.outer * plan.condensation.inner, {}
         if plan.objective == "distribution":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from ccmcl.frequencies import Frequencies
 from ccmcl.tiles import channels_last
 
 Params = dict[str, Tensor]
+T = TypeVar("T")
 SMALLEST = 4
 MOST_PARAMETERS = 1 << 32
 EPS = 1e-5
@@ -155,8 +157,16 @@ class ConvNet:
             yield x
 
     def __call__(self, params: Params, images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n k"]:
-        """Compute the logits, corrected where ``params`` hold a correction (BiC's scale and shift per output)."""
-        logits = F.linear(self.embed(params, images), params["head.weight"], params["head.bias"])
+        """Compute the logits, corrected where ``params`` hold a correction (BiC's scale and shift per output).
+
+        Of several networks ``together``, it is the logarithm of the mean of their probabilities.
+        """
+        members = members_of(params)
+        if len(members) > 1:
+            said = torch.stack([self(one, images) for one in members]).log_softmax(2)
+            logits = said.logsumexp(0) - math.log(len(members))
+        else:
+            logits = F.linear(self.embed(params, images), params["head.weight"], params["head.bias"])
         if "correction" in params:
             scale, shift = params["correction"]
             logits = logits * scale + shift
@@ -209,6 +219,28 @@ def instance_norm(
     centred = x - x.mean((2, 3), keepdim=True)
     variance = centred.square().mean((2, 3), keepdim=True)
     return centred * (torch.rsqrt(variance + EPS) * scale[:, None, None]) + shift[:, None, None]
+
+
+def together(members: Sequence[dict[str, T]]) -> dict[str, T]:
+    """Put the parameters of some networks into one dictionary, those of the first under their own names.
+
+    >>> sorted(together([{"head.bias": torch.zeros(2)}] * 3))
+    ['1.head.bias', '2.head.bias', 'head.bias']
+    """
+    first, *others = members
+    return first | {f"{number}.{name}": one[name] for number, one in enumerate(others, 1) for name in one}
+
+
+def members_of(params: Params) -> list[Params]:
+    """Undo ``together``; a correction of what they say together is left out."""
+    found: dict[int, Params] = {0: {}}
+    for name, tensor in params.items():
+        number, _, rest = name.partition(".")
+        if number.isdecimal():
+            found.setdefault(int(number), {})[rest] = tensor
+        elif name != "correction":
+            found[0][name] = tensor
+    return [found[number] for number in sorted(found)]
 
 
 def outputs_of(params: Params) -> int:

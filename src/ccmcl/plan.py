@@ -19,7 +19,7 @@ from ccmcl.frequencies import Frequencies
 from ccmcl.learn import Recipe
 from ccmcl.loop import CPU
 from ccmcl.memory import Composite, Encoded, Memory, Pixels, Remembered, count_of
-from ccmcl.nets import ConvNet, Params, outputs_of
+from ccmcl.nets import ConvNet, Params, members_of, outputs_of
 from ccmcl.sources import distinct
 from ccmcl.stream import Experience
 
@@ -75,6 +75,8 @@ class Plan:
     distribution: Distribution = Distribution()  # noqa: RUF009
     continued: bool = False
     """a network that learns from a learned memory goes on, with new pictures beside it"""
+    networks: int = 1
+    """so many networks learn, each by itself, and judge pictures together"""
 
     @property
     def experts(self) -> int:
@@ -131,7 +133,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Learner:
-    """What goes from one experience to the next: the memory and the network."""
+    """What goes from one experience to the next: the memory and the network, or several of them together."""
 
     memory: Memory
     params: Params | None = None
@@ -140,6 +142,10 @@ class Learner:
     def seen(self) -> int:
         """The number of classes that the network tells apart."""
         return 0 if self.params is None else outputs_of(self.params)
+
+    def network(self, member: int) -> Params | None:
+        """One of the networks; None if there is none yet."""
+        return None if self.params is None else members_of(self.params)[member]
 
 
 def components(plan: Plan, classes: int) -> int:

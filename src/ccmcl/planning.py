@@ -91,6 +91,7 @@ def plan_of(
             experiment.expert_width,
         ),
         continued=experiment.continued == "yes",
+        networks=experiment.networks,
     )
 
 

@@ -239,7 +239,13 @@ class Keeper:
         """Say in words what a job does: 'condense 2-5' condenses class 5 in experience 2."""
         kind, _, where = name.partition(" ")
         index, _, label = where.partition("-")
-        what = f" {int(label) + 1}" if kind == "expert" else f" {self.names[int(label)]}" if label else ""
+        what = (
+            f" {int(label) + 1}"
+            if label and kind in ("expert", "learn")
+            else f" {self.names[int(label)]}"
+            if label
+            else ""
+        )
         return f"experience {int(index) + 1}/{self.experiences}: {kind}{what}"
 
 

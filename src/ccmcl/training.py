@@ -13,7 +13,7 @@ from ccmcl.engine import Classify, Judge
 from ccmcl.learn import Distil, Shared, Trainer, at_once
 from ccmcl.loop import generator_for, placed
 from ccmcl.memory import Memory, count_of
-from ccmcl.nets import Params
+from ccmcl.nets import Params, members_of, together
 from ccmcl.plan import Learner, Plan, set_apart
 from ccmcl.residual import ResNet
 from ccmcl.sources import Beside, Evenly, Pictures, Replay, Source, Taught, Varied
@@ -26,9 +26,13 @@ MOMENTS = 4
 """Moments of its course at which a network that shows the way itself is kept, the last one among them."""
 
 
-def learning(index: int) -> str:
-    """Name the job of an experience that trains the network."""
-    return f"learn {index}"
+def learning(index: int, member: int = 0) -> str:
+    """Name the job of an experience that trains the network, or one of several.
+
+    >>> learning(3), learning(3, 1)
+    ('learn 3', 'learn 3-1')
+    """
+    return f"learn {index}-{member}" if member else f"learn {index}"
 
 
 def trainer(
@@ -39,10 +43,12 @@ def trainer(
     index: int,
     outputs: int,
     taught: Callable[[Source], tuple[Source, Judge]] | None = None,
+    member: int = 0,
 ) -> Trainer:
     """Lay out how a network learns from a start to tell so many classes apart, in the experience of this index.
 
-    ``taught`` adds what a teacher says of the images, and how that is judged.
+    ``taught`` adds what a teacher says of the images, and how that is judged. Of several networks, each ``member``
+    sees batches of its own.
     """
     style = plan.recipe.style
     if style.varied:
@@ -62,7 +68,7 @@ def trainer(
         partial(plan.engine.gradient, judge),
         plan.recipe.steps,
         plan.recipe.rate,
-        generator_for(plan.seed, "learn", index),
+        generator_for(plan.seed, "learn", index, *([member] if member else [])),
         plan.device,
         style,
         settle if isinstance(net, ResNet) else None,
@@ -75,12 +81,20 @@ def moments(plan: Plan) -> int:
     return MOMENTS if plan.own_course else 1
 
 
-def going_on(plan: Plan, learner: Learner, experience: Experience) -> Trainer:
-    """Lay out how the network goes on, on new pictures beside what is remembered, and keeps to what it was.
+def all_going_on(plan: Plan, learner: Learner, experience: Experience) -> dict[str, Trainer]:
+    """Lay out how every network goes on."""
+    return {
+        learning(experience.index, member): going_on(plan, learner, experience, member)
+        for member in range(plan.networks)
+    }
+
+
+def going_on(plan: Plan, learner: Learner, experience: Experience, member: int = 0) -> Trainer:
+    """Lay out how a network goes on, on new pictures beside what is remembered, and keeps to what it was.
 
     That counts for as much as what is remembered.
     """
-    old, outputs = learner.params, outputs_after(learner, experience)
+    old, outputs = learner.network(member), outputs_after(learner, experience)
     weight = 1 - share_of_new(learner.memory, experience)
 
     def taught(source: Source) -> tuple[Source, Judge]:
@@ -89,7 +103,7 @@ def going_on(plan: Plan, learner: Learner, experience: Experience) -> Trainer:
 
     source, judge = balanced(plan, learner.memory, experience), Classify(plan.net)
     start = grown(plan, old, outputs)
-    return trainer(plan, start, source, judge, experience.index, outputs, taught if old else None)
+    return trainer(plan, start, source, judge, experience.index, outputs, taught if old else None, member)
 
 
 def outputs_after(learner: Learner, experience: Experience) -> int:
@@ -131,6 +145,11 @@ def balanced(plan: Plan, memory: Memory, experience: Experience) -> Source:
 def apart(plan: Plan, memory: Memory) -> Bool[Tensor, "n"]:
     """Say which of all remembered images are set apart."""
     return torch.cat([torch.arange(count_of(kept)) < set_apart(plan, kept) for kept in memory.values()])
+
+
+def all_impartial(plan: Plan, params: Params, memory: Memory, newest: Sequence[int]) -> Params:
+    """Make every network impartial by itself."""
+    return together([impartial(plan, one, memory, newest) for one in members_of(params)])
 
 
 @limited(1)  # with more, the network's answers would have other last bits
