@@ -31,7 +31,7 @@ from ccmcl.learn import Trainer
 from ccmcl.memory import Memory
 from ccmcl.methods import METHODS
 from ccmcl.plan import COUNTS
-from ccmcl.tensor_files import ABOUT, write_tensors
+from ccmcl.tensor_files import ABOUT, read_tensors, write_tensors
 
 TINY: dict[str, Any] = {
     "preset": "paper",
@@ -539,12 +539,14 @@ def test_interrupted_call_leaves_the_classifier_as_it_was(
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
-    ("budget", "network"), [("12", "plain"), ("12", "residual"), ("3/class", "plain"), ("4KiB", "plain")]
+    ("budget", "network", "networks"),
+    [("12", "plain", 1), ("12", "residual", 2), ("3/class", "plain", 1), ("4KiB", "plain", 1)],
 )
 def test_saved_and_loaded_predicts_and_learns_on_as_if_it_had_not_been(
-    tmp_path: Path, method: str, budget: str, network: str
+    tmp_path: Path, method: str, budget: str, network: str, networks: int
 ) -> None:
-    kept = tiny(budget, method=method, seed=4, network=network).partial_fit(*labelled(0, 1)).partial_fit(*labelled(2))
+    kept = tiny(budget, method=method, seed=4, network=network, networks=networks)
+    kept.partial_fit(*labelled(0, 1)).partial_fit(*labelled(2))
     kept.save(tmp_path / "new folder" / "classifier.safetensors")
     loaded = ContinualClassifier.load(str(tmp_path / "new folder" / "classifier.safetensors"))
     x = pictures(0, 1, 2, 3)
@@ -581,6 +583,15 @@ def test_file_outlives_the_presets_it_was_made_with(
     changed = {**presets.paper((1, 8, 8)), "width": 5, "blocks": 1, "rate": 0.5, "condense_rate": 0.5}
     monkeypatch.setitem(presets.PRESETS, preset, lambda *_: changed)
     assert insides(ContinualClassifier.load(tmp_path / "c").partial_fit(*labelled(2, 3))) == wanted
+
+
+@pytest.mark.parametrize("networks", [1, 3])
+def test_file_with_more_or_fewer_networks_than_it_says_is_a_sentence(tmp_path: Path, networks: int) -> None:
+    tiny(networks=2).partial_fit(*labelled(0, 1)).save(tmp_path / "c")
+    tensors, about = read_tensors(tmp_path / "c")
+    write_tensors(tmp_path / "c", tensors, {**about, "settings": {**about["settings"], "networks": networks}})
+    with pytest.raises(InputError, match="the network does not fit the settings"):
+        ContinualClassifier.load(tmp_path / "c")
 
 
 def test_classifier_that_has_learned_nothing_survives_a_file(tmp_path: Path) -> None:

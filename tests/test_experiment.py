@@ -43,6 +43,7 @@ OTHER: dict[str, Any] = {
     "precision": "bfloat16",
     "blocks": 2,
     "widening": 2,
+    "networks": 3,
     "ratio": 3.0,
     "reduction": 2,
     "bits": 8,
@@ -203,7 +204,7 @@ def test_soft_labels_are_for_networks_that_begin_anew() -> None:
 
 @pytest.mark.parametrize("preset", ["best", "fast"])
 def test_whatever_can_goes_on_by_the_presets_so_that_a_learner_is_never_credited_to_a_memory(preset: str) -> None:
-    learner = ("network", "width", "blocks", "widening", "recipe", "changes", "steps", "batch", "rate")
+    learner = ("network", "networks", "width", "blocks", "widening", "recipe", "changes", "steps", "batch", "rate")
     made = {method: Experiment.of(dataset="cifar10", preset=preset, method=method) for method in METHODS}
     assert len({tuple(getattr(one, name) for name in learner) for one in made.values()}) == 1
     goes_on = {method for method, one in made.items() if one.continued == "yes"}
@@ -318,6 +319,7 @@ def test_name_of_a_long_data_set_still_fits_a_file_system() -> None:
         ({"holdout": -1}, "holdout must not be negative"),
         ({"training": -1}, "training must not be negative"),
         ({"blocks": 65}, "blocks must be at most 64"),
+        ({"networks": 65}, "networks must be at most 64"),
         ({"order": 3}, "order must be of type str"),
         ({"labels": "soft", "continued": "yes"}, "give labels hard or continued no"),
         ({"method": "bic", "continued": "yes"}, "method bic goes on in a way of its own: give continued no"),
@@ -332,6 +334,7 @@ def test_name_of_a_long_data_set_still_fits_a_file_system() -> None:
                 "width",
                 "blocks",
                 "widening",
+                "networks",
                 "outer",
                 "inner",
                 "matching",

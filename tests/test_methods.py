@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ccmcl.budget import Budget
+from ccmcl.compute import operations
 from ccmcl.condense import Condensation
 from ccmcl.condensing import as_pixels
 from ccmcl.data import load
@@ -18,7 +19,7 @@ from ccmcl.learn import RECIPES, Recipe, Trainer
 from ccmcl.loop import Job, State, drive
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels
 from ccmcl.methods import METHODS, begins_anew, everything, plan_steps
-from ccmcl.nets import ConvNet, outputs_of
+from ccmcl.nets import ConvNet, members_of, outputs_of
 from ccmcl.plan import COUNTS, Learner, Plan, Shape, chosen, set_apart
 from ccmcl.residual import ResNet
 from ccmcl.sources import Beside, Evenly, Replay, Taught
@@ -64,6 +65,40 @@ def test_every_method_tells_apart_the_classes_seen(method: str, network: type[Co
         assert outputs_of(learner.params) == 2 * (index + 1)
         shapes = {name: tuple(tensor.shape) for name, tensor in learner.params.items() if name != "correction"}
         assert shapes == plan.net.kept(2 * (index + 1))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, net=ResNet((1, 8, 8), 8), continued=True)], ids=["paper", "on"])
+def test_several_networks_differ_and_judge_together(method: str, plan: Plan) -> None:
+    if plan.continued and method in ("bic", "finetune"):
+        return
+    alone = met(method, plan)
+    images = load("digits").test.pixels[:40].float() / 255
+    for one, several in zip(alone, met(method, replace(plan, networks=3)), strict=True):
+        assert one.params is not None
+        assert several.params is not None
+        members = members_of(several.params)
+        assert len(members) == 3
+        assert all(member.keys() == members[0].keys() for member in members)
+        assert not torch.equal(members[1]["head.weight"], members[2]["head.weight"])
+        if method != "bic":  # whose stored logits are those of all of them
+            assert same(members[0], one.params)
+        plain = {name: tensor for name, tensor in several.params.items() if name != "correction"}
+        mean = torch.stack([torch.softmax(plan.net(member, images), 1) for member in members]).mean(0)
+        torch.testing.assert_close(torch.softmax(plan.net(plain, images), 1), mean)
+        if "correction" in several.params:
+            scale, shift = several.params["correction"]
+            torch.testing.assert_close(plan.net(several.params, images), plan.net(plain, images) * scale + shift)
+
+
+def test_several_networks_take_so_many_times_the_steps_and_operations() -> None:
+    groups = ((0, 1), (2, 3))
+    for method in METHODS:
+        one, three = (
+            (plan_steps(method, plan, groups)["learn"], operations(plan, method, groups)[0])
+            for plan in (PLAN, replace(PLAN, networks=3))
+        )
+        assert three == (3 * one[0], 3 * one[1])
 
 
 def test_a_network_that_mixes_images_sees_every_draw() -> None:
