@@ -211,6 +211,16 @@ def test_whatever_can_goes_on_by_the_presets_so_that_a_learner_is_never_credited
     assert goes_on == {"composite", "condensation", "rehearsal", "joint"}
 
 
+@pytest.mark.parametrize(
+    ("preset", "dataset", "changes"),
+    [("best", "cifar10", "several"), ("best", "mnist", "one"), ("fast", "cifar10", "one"), ("fast", "mnist", "one")],
+)
+def test_pictures_in_colour_are_changed_in_several_ways_where_there_is_time(
+    preset: str, dataset: str, changes: str
+) -> None:
+    assert {Experiment.of(dataset=dataset, preset=preset, method=method).changes for method in METHODS} == {changes}
+
+
 def test_rates_go_with_what_they_are_for() -> None:
     assert (Experiment.of(preset="fast").rate, Experiment.of(preset="fast", network="plain").rate) == (0.05, 0.02)
     assert Experiment.of(preset="fast", objective="gradient").condense_rate == 0.02

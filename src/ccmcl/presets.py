@@ -41,12 +41,13 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     Whatever learns is a residual network, by the strong recipe. What is remembered are a picture's lowest frequencies,
     and networks see no others. The network goes on from experience to experience, with new pictures beside the memory
     (that of rehearsal and joint training too), and what it sees in pictures while it learns them is what their memory
-    is made to show. Where bytes are counted, not numbers, a number takes one.
+    is made to show. Where bytes are counted, not numbers, a number takes one. Pictures in colour are changed in several
+    ways at once; of grey ones, too little would be left to tell them by.
     """
     learner = {
         **paper(shape),
         "recipe": "strong",
-        "changes": "several",
+        "changes": "several" if shape[0] > 1 else "one",
         "network": "residual",
         "width": 64 if min(shape[1:]) > SMALL_PICTURE else 16,
         "widening": 2,
