@@ -17,7 +17,7 @@ from ccmcl.learn import STRONG, Shared, Trainer
 from ccmcl.loop import State, checked, generator_for, placed
 from ccmcl.memory import Composite, Exemplars, Learned, Memory, Pixels, Remembered, formed, unit
 from ccmcl.nets import outputs_of
-from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, made_room, set_apart
+from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, made_room, others_than, set_apart
 from ccmcl.sources import Source, Turned, Varied, directions
 from ccmcl.stream import Experience
 from ccmcl.threads import limited
@@ -165,9 +165,8 @@ def starting(plan: Plan, method: str, count: int, pixels: Tensor, fresh: int, ge
     apart = apart_of(plan, count, learned=True)
     if shape.start == "typical" and count < len(pixels):
         away = chosen(fresh, len(pixels), apart, apart, generator)
-        left = torch.ones(len(pixels), dtype=torch.bool)
-        left[away] = False
-        found = typical(form.encoded(unit(pixels[left]), small), count - apart, generator)
+        others = pixels[others_than(away, len(pixels))]
+        found = typical(form.encoded(unit(others), small), count - apart, generator)
         pictures = torch.cat([form.encoded(unit(pixels[away]), small), found])
     else:
         pictures = form.encoded(unit(pixels[chosen(fresh, len(pixels), count, apart, generator)]), small)

@@ -202,15 +202,25 @@ def chosen(fresh: int, every: int, count: int, apart: int, generator: Generator)
     torch.Size([10])
     """
     away = distinct(fresh, min(apart, max(1, fresh // ONE_IN)), generator) if apart else torch.empty(0).long()
-    left = torch.ones(every, dtype=torch.bool)
-    left[away] = False
-    others = left.nonzero().flatten() if left.any() else away
-    wanted = count - apart
+    others, wanted = others_than(away, every), count - apart
+    if not len(others):
+        others = away
     if wanted <= len(others):
         others = others[distinct(len(others), wanted, generator)]
     else:
         others = others[torch.randint(len(others), (wanted,), generator=generator)]
     return torch.cat([away[torch.arange(apart) % max(1, len(away))], others])
+
+
+def others_than(away: Int64[Tensor, "m"], every: int) -> Int64[Tensor, "n"]:
+    """Name all places but some.
+
+    >>> others_than(torch.tensor([0, 2]), 4)
+    tensor([1, 3])
+    """
+    left = torch.ones(every, dtype=torch.bool)
+    left[away] = False
+    return left.nonzero().flatten()
 
 
 COUNTS: dict[str, Callable[[Plan, int], int]] = {

@@ -236,16 +236,15 @@ class Keeper:
         return Timing(self.seconds, kind)
 
     def _about(self, name: str) -> str:
-        """Say in words what a job does: 'condense 2-5' condenses class 5 in experience 2."""
+        """Say in words what a job does: 'condense 2-5' condenses class 5 in experience 2, 'learn 2-1' is a network."""
         kind, _, where = name.partition(" ")
         index, _, label = where.partition("-")
-        what = (
-            f" {int(label) + 1}"
-            if label and kind in ("expert", "learn")
-            else f" {self.names[int(label)]}"
-            if label
-            else ""
-        )
+        if not label:
+            what = ""
+        elif kind == "condense":
+            what = f" {self.names[int(label)]}"
+        else:
+            what = f" {int(label) + 1}"
         return f"experience {int(index) + 1}/{self.experiences}: {kind}{what}"
 
 
