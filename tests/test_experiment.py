@@ -63,6 +63,7 @@ OTHER: dict[str, Any] = {
     "frequencies": 30,
     "lens": "yes",
     "continued": "yes",
+    "filled": "yes",
     "recipe": "strong",
     "changes": "several",
     "mirrored": "no",

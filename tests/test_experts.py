@@ -37,7 +37,7 @@ def test_experts_see_as_much_of_every_class_on_average(before: int, new: int, ag
     classes = tuple(range(max(0, before - again), before + new))
     labels = torch.tensor(classes).repeat_interleave(200)
     experience = Experience(1, classes, torch.zeros(len(labels), 1, 8, 8, dtype=torch.uint8), labels)
-    jobs = experts(plan, Learner(memory), experience, "condensation")
+    jobs = experts(plan, Learner(memory), experience)
     assert list(jobs) == ["expert 1-0", "expert 1-1"]
     job = jobs["expert 1-0"]
     assert (job.total, job.rate) == (5, 0.05)

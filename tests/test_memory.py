@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from ccmcl.budget import LABEL_BYTES
-from ccmcl.memory import KINDS, Composite, Exemplars, Memory, Pixels, Remembered, nbytes, scalars, unit
+from ccmcl.memory import (
+    KINDS,
+    Composite,
+    Encoded,
+    Exemplars,
+    Memory,
+    Pixels,
+    Remembered,
+    nbytes,
+    remaining,
+    scalars,
+    unit,
+)
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 
@@ -144,6 +159,47 @@ def test_a_shrunk_composite_is_the_nearest_of_its_size(p: int, q: int, count: in
     values = np.linalg.svd(original.numpy(), compute_uv=False)
     error = torch.linalg.norm(mixed(small) - original).item()
     assert error == pytest.approx(math.sqrt((values[count:] ** 2).sum()), rel=1e-6, abs=1e-9)
+
+
+@given(total=st.integers(1, 40), count=st.integers(1, 40), away=st.tuples(st.integers(0, 40), st.integers(0, 40)))
+def test_what_remains_are_so_many_set_apart_and_then_the_others(total: int, count: int, away: tuple[int, int]) -> None:
+    was = min(max(away), total)
+    apart = min(*away, was, count)
+    places = remaining(total, count, apart, was).tolist()
+    assert len(places) == len(set(places)) == min(total, count)
+    assert places[:apart] == list(range(apart))
+    if count < total and count - apart <= total - was:
+        assert places[apart:] == list(range(was, was + count - apart))
+
+
+def test_components_set_apart_outlive_shrinking_by_themselves() -> None:
+    memory = composite(8, 16)
+    weights = memory.weights.clone()
+    weights[:2], weights[:, :2] = 0, 0
+    weights[:2, :2] = torch.eye(2)
+    memory = replace(memory, weights=weights)
+    small = memory.shrunk(4, 8, 1, 2)
+    assert small.weights.shape == (4, 8)
+    assert torch.equal(small.components[0], memory.components[0])
+    assert torch.equal(small.weights[0], torch.eye(1, 8, dtype=weights.dtype)[0])
+    assert not small.weights[1:, 0].any()
+    original = mixed(memory)[2:9]  # the second image, which was set apart, is gone
+    values = np.linalg.svd(original.numpy(), compute_uv=False)
+    error = torch.linalg.norm(mixed(small)[1:] - original).item()
+    assert error == pytest.approx(math.sqrt((values[3:] ** 2).sum()), rel=1e-6)
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "webp"])
+def test_encoded_pictures_that_remain_are_the_same_files(codec: str) -> None:
+    pictures = torch.randint(256, (9, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    kept = Encoded.of(pictures, codec, 60, torch.arange(18.0).reshape(9, 2))
+    fewer = kept.shrunk(4, 4, 1, 3)
+    places = [0, 3, 4, 5]
+    assert torch.equal(fewer.images(), kept.images()[places])
+    assert kept.logits is not None
+    assert fewer.logits is not None
+    assert torch.equal(fewer.logits, kept.logits[places])
+    assert len(fewer.files) == int(fewer.ends[-1]) < len(kept.files)
 
 
 def test_shrinking_to_as_many_components_as_there_are_changes_nothing() -> None:

@@ -17,7 +17,7 @@ from ccmcl.data import load
 from ccmcl.distribution import Distribution
 from ccmcl.learn import RECIPES, Recipe, Trainer
 from ccmcl.loop import Job, State, drive
-from ccmcl.memory import Composite, Exemplars, Memory, Pixels
+from ccmcl.memory import Composite, Exemplars, Memory, Pixels, count_of
 from ccmcl.methods import METHODS, begins_anew, everything, plan_steps
 from ccmcl.nets import ConvNet, members_of, outputs_of
 from ccmcl.plan import COUNTS, Learner, Plan, Shape, chosen, set_apart
@@ -501,19 +501,47 @@ def test_everything_adds_up_over_experiences() -> None:
     assert memory.count == 2 * len(stream()[0].pixels) + len(stream()[1].pixels)
 
 
-@settings(max_examples=12)
+@pytest.mark.parametrize("method", ["composite", "condensation", "rehearsal"])
+def test_a_filled_memory_has_all_the_room_at_any_time_and_shows_what_it_has(method: str) -> None:
+    plan = replace(APART, filled=True, budget=Budget.parse("200"), recipe=Recipe(2, 32, 0.05))
+    history, usual = met(method, plan), met(method, replace(plan, filled=False))
+    counts = [[count_of(kept) for kept in learner.memory.values()] for learner in history]
+    assert counts == [[100 * 2 ** (method == "composite")] * 2, [50 * 2 ** (method == "composite")] * 4]
+    assert [count_of(kept) for kept in usual[1].memory.values()] == [counts[0][0] // 5] * 4
+    source = going_on(plan, history[0], stream()[1]).source  # room is made when that is learned
+    assert isinstance(source, Taught)
+    assert isinstance(source.source, Beside)
+    assert isinstance(source.source.old, Evenly)
+    shown = history[0].memory.images()[~apart(plan, history[0].memory)]
+    assert torch.equal(source.source.old.source.take(torch.arange(len(shown)))[0], shown)
+    for label in (0, 1):
+        before, after = history[0].memory[label], history[1].memory[label]
+        was, still = set_apart(plan, before), set_apart(plan, after)
+        assert (was, still) == (12, 6)
+        assert torch.equal(after.images()[:still], before.images()[:still])
+        expected = before.images()[was : was + count_of(after) - still]  # of those that were apart, none is left
+        gap = (after.images()[still:] - expected).abs().max()
+        assert gap == 0 if method != "composite" else gap > 0
+        if isinstance(before, Composite) and isinstance(after, Composite):
+            assert len(after.components) == 50
+            assert not after.weights[:still, still:].any()
+
+
+@settings(max_examples=24)
 @given(
     st.sampled_from(["composite", "condensation", "rehearsal", "bic"]),
     st.sampled_from(["12", "25", "900B", "2KiB", "7000B", "3/class", "700B/class"]),
     st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    st.booleans(),
 )
-def test_a_budget_over_an_open_stream_is_never_exceeded(method: str, budget: str, sizes: list[int]) -> None:
+def test_a_budget_over_a_stream_is_never_exceeded(method: str, budget: str, sizes: list[int], declared: bool) -> None:
     limit = Budget.parse(budget)
     tiny = replace(
         PLAN,
         net=ConvNet((1, 8, 8), 2),
         budget=limit,
-        classes=None,
+        classes=sum(sizes) if declared else None,
+        filled=declared,
         condensation=replace(PLAN.condensation, inner=1, matching=1),
         recipe=Recipe(1, 8, 0.01),
     )

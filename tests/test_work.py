@@ -51,6 +51,6 @@ def test_an_inner_iteration_is_the_sum_of_its_parts() -> None:
     assert work.inner_iteration(net, 10, settings, 4, 9999) == 512 * gradient + 40 * matching
     groups = ((0, 1), (2, 3))
     both = work.inner_iteration(net, 10, settings, 4, 0) + work.inner_iteration(net, 10, settings, 4, 8)
-    assert work.condensing(net, 10, settings, 4, groups) == 2 * 500 * both
+    assert work.condensing(net, 10, settings, [4] * len(groups), groups) == 2 * 500 * both
     assert work.learning(net, 10, Recipe(500, 128, 0.01), [8, 16]) == 500 * 24 * gradient
     assert work.looking(net, 10, Recipe(500, 128, 0.01), 3 * 500) == 3 * 500 * 128 * sum(work.layers(net, 10))

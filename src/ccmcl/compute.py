@@ -136,12 +136,13 @@ def operations(plan: Plan, method: str, groups: Sequence[Sequence[int]]) -> tupl
     teaching = work.looking(plan.net, outputs, plan.recipe, steps_taught)
     if method not in ("composite", "condensation") or limit is None:
         return learning([batch] * len(groups)) + teaching, 0
-    count = limit(plan, plan.sharing(classes))
-    images = images_of(count, plan.ratio) if method == "composite" else count
+    counts = [limit(plan, plan.sharing(known)) for known in seen]
+    images = [images_of(count, plan.ratio) if method == "composite" else count for count in counts]
     whole = plan.recipe.style.varied or plan.continued
-    learned = learning([batch if whole else min(batch, images * known) for known in seen]) + teaching
+    shown = [batch if whole else min(batch, some * known) for some, known in zip(images, seen, strict=True)]
+    learned = learning(shown) + teaching
     trained = replace(plan.recipe, steps=plan.experts * plan.distribution.expert_steps)
     experts = work.learning(plan.expert, outputs, trained, [batch] * len(groups))
     if plan.objective == "distribution":
-        return learned, experts + work.matching(plan.expert, outputs, plan.distribution, images, classes)
+        return learned, experts + work.matching(plan.expert, outputs, plan.distribution, images, groups)
     return learned, experts + work.condensing(plan.condensing, outputs, plan.condensation, images, groups)

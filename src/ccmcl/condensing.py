@@ -25,21 +25,21 @@ from ccmcl.training import all_going_on, balanced
 
 
 @limited(1)  # with more, what is remembered would be decoded to other last bits
-def leading(plan: Plan, learner: Learner, experience: Experience, method: str) -> dict[str, Trainer]:
+def leading(plan: Plan, learner: Learner, experience: Experience) -> dict[str, Trainer]:
     """Lay out the jobs that train the networks which show the way: some experts, or the very ones that learn."""
     if plan.own_course:
-        return all_going_on(plan, made_room(plan, learner, experience, method), experience)
-    return experts(plan, learner, experience, method)
+        return all_going_on(plan, learner, experience)
+    return experts(plan, learner, experience)
 
 
-def experts(plan: Plan, learner: Learner, experience: Experience, method: str) -> dict[str, Trainer]:
+def experts(plan: Plan, learner: Learner, experience: Experience) -> dict[str, Trainer]:
     """Lay out the jobs that train networks on the real pictures at hand beside what is remembered.
 
     They see about as much of every class, whether it is new or remembered.
     """
     if not plan.experts:
         return {}
-    before = made_room(plan, learner, experience, method).memory
+    before = learner.memory
     outputs = plan.outputs(max([*before, *experience.classes]) + 1)
     style = replace(STRONG, average=0.0, mirrored=plan.recipe.style.mirrored)
     source: Source = Varied(balanced(plan, before, experience), outputs, style.mirrored)

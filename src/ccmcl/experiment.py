@@ -57,6 +57,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "turned": ANSWERS[1:],
     "lens": ANSWERS[1:],
     "continued": ANSWERS[1:],
+    "filled": ANSWERS[1:],
     "changes": AMOUNTS,
     "mirrored": ANSWERS,
 }
@@ -103,6 +104,11 @@ class Experiment:
     dataset: str = setting("data set: digits, mnist, fashion-mnist, cifar10, svhn, or the path of your own", "digits")
     method: str = setting(f"one of {', '.join(METHODS)}", "composite")
     budget: str = setting("size of the memory: examples as the paper counts ('100') or bytes ('300KiB')", "20")
+    filled: str = setting(
+        "the memory fills its budget from the first experience on, and makes room for classes as they come: yes; "
+        "or every class has from the start what it will have at the end: no",
+        "no",
+    )
     preset: str = setting("fills what is not given: best, fast or paper", "fast")
     seed: int = setting("seed of all randomness", 0)
     order: str = setting("order of the classes: ascending, random (by seed), or numbers like 3,1,4", "ascending")

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Float16, Int32, UInt8
+from jaxtyping import Float, Float16, Int32, Int64, UInt8
 from torch import Generator, Tensor
 
 from ccmcl.budget import LABEL_BYTES
@@ -37,8 +37,11 @@ class Remembered(Protocol):
         """Return what is stored, by name."""
         ...
 
-    def shrunk(self, count: int, images: int) -> Remembered:
-        """Return a memory of the same class with at most ``count`` pictures or components, and ``images`` mixtures."""
+    def shrunk(self, count: int, images: int, apart: int = 0, was: int = 0) -> Remembered:
+        """Return a memory of the same class with at most ``count`` pictures or components, and ``images`` mixtures.
+
+        Of the first images that were set apart, so many still are, and go before all others.
+        """
         ...
 
 
@@ -63,10 +66,10 @@ class Exemplars:
         """Return what is stored."""
         return stored(self)
 
-    def shrunk(self, count: int, images: int = 0) -> Exemplars:  # noqa: ARG002
-        """Keep the first ``count`` pictures (they were drawn at random)."""
-        logits = None if self.logits is None else self.logits[:count]
-        return Exemplars(self.pixels[:count], logits, self.form)
+    def shrunk(self, count: int, images: int = 0, apart: int = 0, was: int = 0) -> Exemplars:  # noqa: ARG002
+        """Keep ``count`` pictures (they were drawn at random)."""
+        places = remaining(len(self.pixels), count, apart, was)
+        return Exemplars(self.pixels[places], rows(self.logits, places), self.form)
 
 
 @dataclass(frozen=True)
@@ -119,25 +122,29 @@ class Encoded:
         """Return what is stored."""
         return stored(self)
 
-    def shrunk(self, count: int, images: int = 0) -> Encoded:  # noqa: ARG002
-        """Keep the first ``count`` pictures."""
-        ends = self.ends[:count]
-        logits = None if self.logits is None else self.logits[:count]
-        return Encoded(self.files[: int(ends[-1])], ends, self.shape, logits, self.form)
+    def shrunk(self, count: int, images: int = 0, apart: int = 0, was: int = 0) -> Encoded:  # noqa: ARG002
+        """Keep ``count`` pictures."""
+        return self._only(remaining(len(self.ends), count, apart, was))
 
     def within(self, room: int, beside: int) -> Encoded:
         """Keep the pictures, from the first, that fit into so many bytes, each with so many beside it."""
-        lengths = torch.diff(self.ends, prepend=self.ends.new_zeros(1)).tolist()
-        chosen, used = [], 0
-        for place, length in enumerate(lengths):
+        chosen, used = list[int](), 0
+        for place, length in enumerate(self._lengths().tolist()):
             if used + length + beside <= room:
                 chosen.append(place)
                 used += length + beside
-        starts = (self.ends - torch.tensor(lengths)).tolist()
-        files = [self.files[starts[place] : starts[place] + lengths[place]] for place in chosen]
-        ends = torch.tensor([lengths[place] for place in chosen], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-        logits = None if self.logits is None else self.logits[chosen]
-        return Encoded(torch.cat([self.files[:0], *files]), ends, self.shape, logits, self.form)
+        return self._only(torch.tensor(chosen, dtype=torch.int64))
+
+    def _only(self, places: Int64[Tensor, "n"]) -> Encoded:
+        """Keep the pictures of these places."""
+        lengths = self._lengths()
+        files = torch.split(self.files[: int(lengths.sum())], lengths.tolist())
+        some = [self.files[:0], *(files[place] for place in places.tolist())]
+        ends = lengths[places].cumsum(0, dtype=torch.int32)
+        return Encoded(torch.cat(some), ends, self.shape, rows(self.logits, places), self.form)
+
+    def _lengths(self) -> Int32[Tensor, "q"]:
+        return torch.diff(self.ends, prepend=self.ends.new_zeros(1))
 
 
 @dataclass(frozen=True)
@@ -170,9 +177,10 @@ class Pixels:
         """Return what is stored."""
         return stored(self)
 
-    def shrunk(self, count: int, images: int = 0) -> Pixels:  # noqa: ARG002
-        """Keep the first ``count`` images."""
-        return Pixels(self.pixels[:count], first(self.scales, count), first(self.targets, count), self.form)
+    def shrunk(self, count: int, images: int = 0, apart: int = 0, was: int = 0) -> Pixels:  # noqa: ARG002
+        """Keep ``count`` images."""
+        places = remaining(len(self.pixels), count, apart, was)
+        return Pixels(self.pixels[places], rows(self.scales, places), rows(self.targets, places), self.form)
 
 
 @dataclass(frozen=True)
@@ -218,21 +226,26 @@ class Composite:
         """Return what is stored."""
         return stored(self)
 
-    def shrunk(self, count: int, images: int) -> Composite:
-        """Keep the first ``images`` images and, by singular values, the ``count`` components nearest to them."""
+    def shrunk(self, count: int, images: int, apart: int = 0, was: int = 0) -> Composite:
+        """Keep ``images`` images and, by singular values, the ``count`` components nearest to them.
+
+        Images set apart are components, each by itself, and stay such.
+        """
         have, made = self.weights.shape
         if count >= have and images >= made:
             return self
-        numbers = self.numbers()
-        weights, components = numbers["weights"][:, :images], numbers["components"]
+        numbers, places = self.numbers(), remaining(made, images, apart, was)
+        weights, components = numbers["weights"][:, places], numbers["components"]
         if count < have:
-            mixed = (weights.T @ components.flatten(1)).double()
+            mixed = (weights[:, apart:].T @ components.flatten(1)).double()
             left, values, right = torch.linalg.svd(mixed, full_matrices=False)
-            rank = min(count, len(values))
-            components = (values[:rank, None] * right[:rank]).to(weights.dtype).reshape(rank, *components.shape[1:])
-            weights = left[:, :rank].T.to(weights.dtype)
+            rank = min(count - apart, len(values))
+            nearest = (values[:rank, None] * right[:rank]).to(weights.dtype).reshape(rank, *components.shape[1:])
+            components = torch.cat([components[:apart], nearest])
+            weights = torch.eye(apart + rank, len(places), dtype=weights.dtype)
+            weights[apart:, apart:] = left[:, :rank].T
         fewer = {"components": components.contiguous(), "weights": weights.contiguous()}
-        kept = formed(Composite, fewer, self.form, first(self.targets, weights.shape[1]))
+        kept = formed(Composite, fewer, self.form, rows(self.targets, places))
         assert isinstance(kept, Composite)
         return kept
 
@@ -269,9 +282,20 @@ def formed(kind: type[Learned], numbers: dict[str, Tensor], form: Form, targets:
     return kind(**named, targets=targets, form=form)
 
 
-def first(tensor: Tensor | None, count: int) -> Tensor | None:
-    """Take the first rows of what may not be there."""
-    return None if tensor is None else tensor[:count]
+def remaining(total: int, count: int, apart: int, was: int) -> Int64[Tensor, "n"]:
+    """Choose which of all images remain: so many of those that were set apart, then the others, in their order.
+
+    >>> remaining(10, 5, apart=1, was=3)
+    tensor([0, 3, 4, 5, 6])
+    """
+    if count >= total:
+        return torch.arange(total)
+    return torch.cat([torch.arange(apart), torch.arange(was, total), torch.arange(apart, was)])[:count]
+
+
+def rows(tensor: Tensor | None, places: Int64[Tensor, "n"]) -> Tensor | None:
+    """Take some rows of what may not be there."""
+    return None if tensor is None else tensor[places]
 
 
 def unit(pixels: UInt8[Tensor, "..."], dtype: torch.dtype = torch.float32) -> Float[Tensor, "..."]:

@@ -59,18 +59,16 @@ def rehearsal(plan: Plan, learner: Learner, experience: Experience, drive: Drive
     With ``plan.continued`` the network goes on as beside a learned memory: it sees as much of every class, and keeps
     to what it was.
     """
-    learner = made_room(plan, learner, experience, "rehearsal")
     if not plan.continued:
         params = _go_on(plan, learner, experience, drive)
-        return Learner(_store(plan, learner.memory, experience, "rehearsal"), params)
+        return Learner(_store(plan, learner, experience, "rehearsal"), params)
     params = _driven(all_going_on(plan, learner, experience), drive)
-    memory = _store(plan, learner.memory, experience, "rehearsal")
+    memory = _store(plan, learner, experience, "rehearsal")
     return Learner(memory, all_impartial(plan, params, memory, experience.classes))
 
 
 def bic(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> Learner:
     """Rehearse while keeping the stored logits, then correct the bias towards the newest classes."""
-    learner = made_room(plan, learner, experience, "bic")
     if learner.params is not None:
         learner = replace(learner, params={k: v for k, v in learner.params.items() if k != "correction"})
     params = _go_on(plan, learner, experience, drive, keep_logits=True)
@@ -78,7 +76,7 @@ def bic(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> L
     def judge(pixels: Tensor) -> Tensor:
         return logits_of(plan.net, params, pixels, device=plan.device)
 
-    memory = _store(plan, learner.memory, experience, "bic", judge)
+    memory = _store(plan, learner, experience, "bic", judge)
     if set(learner.memory) - set(experience.classes):  # else there is nothing to be biased against
         seen = list(experience.classes)
         params = params | {"correction": _correction(plan, memory, params, seen, experience.index, drive)}
@@ -145,7 +143,7 @@ def everything(memory: Memory, experiences: Iterable[Experience]) -> Memory:
 
 def _condense_and_learn(plan: Plan, learner: Learner, experience: Experience, drive: Drive, method: str) -> Learner:
     """Algorithm 2 for one experience; a network that goes on learns before or after, beside the new pictures."""
-    training = leading(plan, learner, experience, method)
+    training = leading(plan, learner, experience)
     states = drive(training) if training else {}
     trained = courses(training, states, plan) if training else None
     jobs = condensers(plan, learner, experience, method, trained)
@@ -242,12 +240,13 @@ def _with_logits(plan: Plan, new: Pictures, memory: Memory, outputs: int, weight
 
 def _store(
     plan: Plan,
-    memory: Memory,
+    learner: Learner,
     experience: Experience,
     method: str,
     judge: Callable[[Tensor], Tensor] | None = None,
 ) -> Memory:
-    """Store random pictures of each class of the experience, with what ``judge`` says of them."""
+    """Make room, and store random pictures of each class of the experience, with what ``judge`` says of them."""
+    memory = made_room(plan, learner, experience, method).memory
     classes = plan.sharing(len(set(memory) | set(experience.classes)))
     count = COUNTS[method](plan, classes)
     for label in experience.classes:

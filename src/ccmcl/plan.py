@@ -77,6 +77,8 @@ class Plan:
     """a network that learns from a learned memory goes on, with new pictures beside it"""
     networks: int = 1
     """so many networks learn, each by itself, and judge pictures together"""
+    filled: bool = False
+    """the memory fills the budget from the first experience on, and makes room for classes as they come"""
 
     @property
     def experts(self) -> int:
@@ -128,6 +130,10 @@ class Plan:
 
     def sharing(self, seen: int) -> int:
         """The number of classes that share the budget: those declared, or those seen so far."""
+        return seen if self.filled else self.known(seen)
+
+    def known(self, seen: int) -> int:
+        """The number of classes that a stored answer may be about: those declared, or those seen so far."""
         return max(self.classes or 0, seen)
 
 
@@ -150,12 +156,12 @@ class Learner:
 
 def components(plan: Plan, classes: int) -> int:
     """Count the components that a class may keep when so many classes share the budget."""
-    return plan.budget.components(plan.net.shape, classes, plan.ratio, plan.shape.layout(plan.sharing(classes)))
+    return plan.budget.components(plan.net.shape, classes, plan.ratio, plan.shape.layout(plan.known(classes)))
 
 
 def free_images(plan: Plan, classes: int) -> int:
     """Count the free images."""
-    return plan.budget.pixels(plan.net.shape, classes, plan.shape.layout(plan.sharing(classes)))
+    return plan.budget.pixels(plan.net.shape, classes, plan.shape.layout(plan.known(classes)))
 
 
 def pictures(plan: Plan, classes: int, logits: int = 0) -> int:
@@ -172,7 +178,7 @@ def pictures(plan: Plan, classes: int, logits: int = 0) -> int:
 
 def with_logits(plan: Plan, classes: int) -> int:
     """Count the stored pictures that have logits beside them."""
-    return pictures(plan, classes, logits=plan.sharing(classes))
+    return pictures(plan, classes, logits=plan.known(classes))
 
 
 def set_apart(plan: Plan, kept: Remembered) -> int:
@@ -236,11 +242,15 @@ def made_room(plan: Plan, learner: Learner, experience: Experience, method: str)
     """Shrink what is remembered so that the classes of this experience fit into the budget beside it."""
     classes = plan.sharing(len(set(learner.memory) | set(experience.classes)))
     count = COUNTS[method](plan, classes)
-    kept = {
-        label: fitted(plan, one.shrunk(count, images_of(count, plan.ratio)), classes)
-        for label, one in learner.memory.items()
-    }
+    kept = {label: fitted(plan, fewer(plan, one, count), classes) for label, one in learner.memory.items()}
     return replace(learner, memory=Memory(kept))
+
+
+def fewer(plan: Plan, kept: Remembered, count: int) -> Remembered:
+    """Keep so many pictures, images or components of a class. Of those set apart, it keeps as large a part."""
+    apart = apart_of(plan, count, isinstance(kept, Pixels | Composite))
+    was = set_apart(plan, kept)
+    return kept.shrunk(count, images_of(count, plan.ratio), min(apart, was), was)
 
 
 def fitted(plan: Plan, kept: Remembered, classes: int) -> Remembered:

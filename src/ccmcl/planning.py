@@ -92,6 +92,7 @@ def plan_of(
         ),
         continued=experiment.continued == "yes",
         networks=experiment.networks,
+        filled=experiment.filled == "yes",
     )
 
 

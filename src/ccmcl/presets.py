@@ -41,8 +41,9 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     Whatever learns is a residual network, by the strong recipe. What is remembered are a picture's lowest frequencies,
     and networks see no others. The network goes on from experience to experience, with new pictures beside the memory
     (that of rehearsal and joint training too), and what it sees in pictures while it learns them is what their memory
-    is made to show. Where bytes are counted, not numbers, a number takes one. Pictures in colour are changed in several
-    ways at once; of grey ones, too little would be left to tell them by.
+    is made to show. A memory has all of its room from the start, and makes room as classes come. Where bytes are
+    counted, not numbers, a number takes one. Pictures in colour are changed in several ways at once; of grey ones, too
+    little would be left to tell them by.
     """
     learner = {
         **paper(shape),
@@ -56,6 +57,8 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     }
     if method in CONTINUED or method is None:
         learner["continued"] = "yes"
+    if method not in ("finetune", "joint"):
+        learner["filled"] = "yes"
     if method not in (None, "composite", "condensation"):
         return learner
     few = frequencies(shape)

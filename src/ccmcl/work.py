@@ -45,22 +45,26 @@ def inner_iteration(net: ConvNet, outputs: int, settings: Condensation, images: 
     return (settings.batch + trained + again) * gradient + settings.matching * images * matching
 
 
-def condensing(net: ConvNet, outputs: int, settings: Condensation, images: int, groups: Sequence[Sequence[int]]) -> int:
-    """Count the condensation of a whole stream, ``images`` of each class being remembered."""
+def condensing(
+    net: ConvNet, outputs: int, settings: Condensation, images: Sequence[int], groups: Sequence[Sequence[int]]
+) -> int:
+    """Count the condensation of a whole stream; in each experience so many ``images`` are remembered of every class."""
     total, seen = 0, 0
-    for group in groups:
-        each = inner_iteration(net, outputs, settings, images, seen * images)
+    for group, some in zip(groups, images, strict=True):
+        each = inner_iteration(net, outputs, settings, some, seen * some)
         total += len(group) * settings.outer * settings.inner * each
         seen += len(group)
     return total
 
 
-def matching(net: ConvNet, outputs: int, settings: Distribution, images: int, classes: int) -> int:
-    """Count the updates by features of a whole stream, ``images`` of each class being remembered."""
+def matching(
+    net: ConvNet, outputs: int, settings: Distribution, images: Sequence[int], groups: Sequence[Sequence[int]]
+) -> int:
+    """Count the updates by features of a whole stream, so many ``images`` being remembered of every class."""
     networks = 2 if settings.judged else 1
-    images = min(images, settings.batch)
     forward, drawing = (per_image(net, outputs, passes) for passes in (FORWARD, DRAWING))
-    return classes * settings.updates * (settings.batch * forward + networks * images * drawing)
+    each = [settings.batch * forward + networks * min(some, settings.batch) * drawing for some in images]
+    return settings.updates * sum(len(group) * one for group, one in zip(groups, each, strict=True))
 
 
 def learning(net: ConvNet, outputs: int, recipe: Recipe, distinct: Sequence[int]) -> int:

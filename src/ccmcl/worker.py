@@ -59,7 +59,7 @@ class Hand:
     def _jobs(self, name: str, learner: Learner, experience: Experience) -> Mapping[str, Job]:
         """Make the jobs of an experience that are of one kind with this one."""
         method = self.experiment.method
-        training = leading(self.plan, learner, experience, method)
+        training = leading(self.plan, learner, experience)
         if name in training or not training:
             return training or condensers(self.plan, learner, experience, method, only=name)
         states = {}
