@@ -30,6 +30,7 @@ from ccmcl.errors import InputError
 from ccmcl.learn import Trainer
 from ccmcl.memory import Memory
 from ccmcl.methods import METHODS
+from ccmcl.nets import ConvNet
 from ccmcl.plan import COUNTS
 from ccmcl.tensor_files import ABOUT, read_tensors, write_tensors
 
@@ -49,6 +50,32 @@ Pixels = NDArray[np.uint8]
 
 def tiny(budget: str | int = "2/class", **given: Any) -> ContinualClassifier:
     return ContinualClassifier(budget, **{**TINY, **given})
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "looks"),
+    [
+        (("b", "d"), "auto", 3),
+        (("cat", "dog"), "auto", 1),
+        (("b", "d"), "one", 1),
+        (("cat", "dog"), "several", 3),
+    ],
+)
+def test_characters_are_looked_at_several_times_unless_it_is_said(
+    names: tuple[str, str], asked: str, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier = tiny(method="rehearsal", recipe="strong", looks=asked)
+    classifier.partial_fit(pictures(0, 1), np.repeat(np.array(names), 6))
+    seen, pass_through = [], ConvNet.__call__
+
+    def spy(net: ConvNet, params: Any, images: Any) -> Any:
+        seen.append(images)
+        return pass_through(net, params, images)
+
+    monkeypatch.setattr(ConvNet, "__call__", spy)
+    classifier.predict(pictures(0, 1, seed=1))
+    assert len(seen) == looks
+    assert len({float(images.double().square().sum()) for images in seen}) == looks
 
 
 @pytest.mark.parametrize(

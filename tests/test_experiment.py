@@ -67,6 +67,7 @@ OTHER: dict[str, Any] = {
     "recipe": "strong",
     "changes": "several",
     "mirrored": "no",
+    "looks": "several",
     "outer": 7,
     "inner": 7,
     "matching": 7,

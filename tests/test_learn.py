@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Generator, Tensor
 
 from ccmcl.engine import Batch, Classify, Engine, widened
-from ccmcl.learn import PLAIN, STRONG, Distil, Shared, Style, Trainer, logits_of
+from ccmcl.learn import AS_IT_IS, PLAIN, STRONG, ZOOM, Distil, Shared, Style, Trainer, logits_of
 from ccmcl.loop import drive, section
 from ccmcl.memory import unit
 from ccmcl.nets import ConvNet, Params
@@ -160,6 +160,9 @@ def test_logits_do_not_depend_on_the_size_of_a_batch() -> None:
     torch.testing.assert_close(logits_of(net, params, pixels, batch=5), whole)
 
 
+BOTH = ((1.0, False), (1.0, True))
+
+
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 40), st.integers(0, 100))
 def test_judged_twice_a_picture_gets_the_mean_of_its_probabilities_and_those_of_its_mirror_image(
@@ -168,20 +171,34 @@ def test_judged_twice_a_picture_gets_the_mean_of_its_probabilities_and_those_of_
     net = ConvNet((3, 8, 12), 4, centred=True)
     params = net.init(seeded(seed), 3)
     pixels = torch.randint(256, (count, 3, 8, 12), generator=seeded(seed + 1), dtype=torch.uint8)
-    found = logits_of(net, params, pixels, batch=16, twice=True)
+    found = logits_of(net, params, pixels, batch=16, views=BOTH)
     mirror = torch.from_numpy(pixels.numpy()[:, :, :, ::-1].copy())
     wanted = (torch.softmax(logits_of(net, params, pixels), 1) + torch.softmax(logits_of(net, params, mirror), 1)) / 2
     torch.testing.assert_close(found.exp(), wanted)
-    torch.testing.assert_close(logits_of(net, params, mirror, batch=16, twice=True), found)
+    torch.testing.assert_close(logits_of(net, params, mirror, batch=16, views=BOTH), found)
 
 
 def test_only_a_style_that_knows_mirrors_judges_twice() -> None:
-    assert [replace(style, mirrored=mirrored).twice for style in (PLAIN, STRONG) for mirrored in (False, True)] == [
-        False,
-        False,
-        False,
-        True,
-    ]
+    found = [replace(style, mirrored=mirrored).views for style in (PLAIN, STRONG) for mirrored in (False, True)]
+    assert found == [AS_IT_IS, AS_IT_IS, AS_IT_IS, BOTH]
+
+
+def test_judged_by_several_looks_a_picture_gets_the_mean_of_their_probabilities() -> None:
+    net = ConvNet((1, 8, 8), 4, centred=True)
+    params = net.init(seeded(0), 3)
+    pixels = torch.randint(256, (5, 1, 8, 8), generator=seeded(1), dtype=torch.uint8)
+    views = replace(STRONG, looks=True, mirrored=True).views
+    assert sorted(views) == sorted((zoom, side) for zoom in (1 / ZOOM, 1.0, ZOOM) for side in (False, True))
+    assert len(replace(PLAIN, looks=True, mirrored=True).views) == 3
+    seen = []
+    for times, mirror in views:
+        matrix = torch.tensor([[1 / times, 0, 0], [0, 1 / times, 0]]).expand(5, 2, 3)
+        grid = torch.nn.functional.affine_grid(matrix, [5, 1, 8, 8], align_corners=False)
+        images = pixels.float() / 255
+        images = images.flip(3) if mirror else images
+        images = torch.nn.functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+        seen.append(torch.softmax(net(params, images), 1))
+    torch.testing.assert_close(logits_of(net, params, pixels, views=views).exp(), torch.stack(seen).mean(0))
 
 
 class Slope:

@@ -237,8 +237,8 @@ class ContinualClassifier:
             raise InputError("This classifier has not learned anything yet: call partial_fit first.")
         pixels = pixels_of(x)
         plan = self._plan(self._checked_shape(pixels), self._labels)
-        device, twice = torch.device(device_of(self._compute.device)), plan.recipe.style.twice
-        return logits_of(plan.net, self._learner.params, pixels, device=device, twice=twice)
+        device, views = torch.device(device_of(self._compute.device)), plan.recipe.style.views
+        return logits_of(plan.net, self._learner.params, pixels, device=device, views=views)
 
 
 class _Teller:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from ccmcl.learn import logits_of
+from ccmcl.learn import AS_IT_IS, Views, logits_of
 from ccmcl.loop import CPU
 from ccmcl.nets import ConvNet, Params
 
@@ -26,10 +26,10 @@ def confusion(
     labels: Int64[Tensor, "n"],
     classes: int,
     device: torch.device = CPU,
-    twice: bool = False,
+    views: Views = AS_IT_IS,
 ) -> Confusion:
-    """Count, for each class (row), what it was taken for (column); beside its mirror image, if ``twice``."""
-    taken = logits_of(net, params, pixels, device=device, twice=twice).argmax(1)
+    """Count, for each class (row), what it was taken for (column), seen so."""
+    taken = logits_of(net, params, pixels, device=device, views=views).argmax(1)
     counts = torch.bincount(labels * classes + taken, minlength=classes * classes)
     rows: Confusion = counts.reshape(classes, classes).tolist()
     return rows

@@ -60,6 +60,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "filled": ANSWERS[1:],
     "changes": AMOUNTS,
     "mirrored": ANSWERS,
+    "looks": ("auto", *AMOUNTS),
 }
 MOST_OF_ONE_KIND = 64
 MOST_IMAGES = 1_000_000
@@ -153,6 +154,11 @@ class Experiment:
     changes: str = setting("how the strong recipe changes pictures: in one way at a time, or in several at once", "one")
     mirrored: str = setting(
         "pictures mean the same in a mirror: yes, no, or auto (in colour, but not characters)", "auto"
+    )
+    looks: str = setting(
+        "a picture is judged by one look at it, or by several (larger and smaller, too): one, several, or auto "
+        "(several at characters)",
+        "one",
     )
     outer: int = setting("networks drawn anew while condensing a class, K")
     inner: int = setting("real batches seen by each such network, T")

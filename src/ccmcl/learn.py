@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64, UInt8
 from torch import Generator, Tensor
 
+from ccmcl.augment import zoomed
 from ccmcl.engine import Batch, descend
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
 from ccmcl.memory import unit
@@ -25,6 +27,13 @@ MEASURED = 16
 
 MOST_AT_ONCE = 512
 """Pictures of 32×32 pixels, or smaller, that go through a network together when it is not trained."""
+
+ZOOM = 1.08
+"""Pictures that are looked at several times are so much larger once, and smaller."""
+
+Views = tuple[tuple[float, bool], ...]
+"""How pictures are looked at: how many times as large, and whether in a mirror."""
+AS_IT_IS: Views = ((1.0, False),)
 
 UNKNOWN = -1e30
 """Takes a class out of a softmax; finite, so that nothing times it is not a number."""
@@ -52,11 +61,14 @@ class Style:
     """images mean the same in a mirror"""
     growing: bool = False
     """a network that begins anew takes so much of the steps as it knows of the classes to come"""
+    looks: bool = False
+    """a picture is judged by several looks at it: a little larger and a little smaller, too"""
 
     @property
-    def twice(self) -> bool:
-        """A picture is judged beside its mirror image."""
-        return self.varied and self.mirrored
+    def views(self) -> Views:
+        """How a picture is looked at to be judged; where that means the same, in a mirror as well."""
+        zooms = (1.0, ZOOM, 1 / ZOOM) if self.looks else (1.0,)
+        return tuple(product(zooms, (False, True) if self.varied and self.mirrored else (False,)))
 
 
 PLAIN = Style()
@@ -265,11 +277,11 @@ def logits_of(
     pixels: UInt8[Tensor, "n c h w"],
     batch: int | None = None,
     device: torch.device = CPU,
-    twice: bool = False,
+    views: Views = AS_IT_IS,
 ) -> Float[Tensor, "n k"]:
     """Compute the logits of pictures, a batch at a time: as many as there is room for, if it is not said.
 
-    ``twice`` judges each picture beside its mirror image: by the logarithm of the mean of their probabilities.
+    Of several ``views`` of each picture, it is the logarithm of the mean of their probabilities.
     The last batch is filled up to a power of two: libraries keep something for every shape they ever met, and a stream
     brings another number of pictures with every experience.
     """
@@ -279,9 +291,8 @@ def logits_of(
         room = min(batch, 1 << max(0, len(part) - 1).bit_length())
         filled = torch.cat([part, part[:1].expand(room - len(part), *part.shape[1:])]) if 0 < len(part) < room else part
         images = unit(filled.to(device), dtype)
-        found = net(there, images)
-        if twice:
-            sides = torch.stack([found, net(there, images.flip(3))]).log_softmax(2)
-            found = sides.logsumexp(0) - math.log(2)
-        logits.append(found[: len(part)].cpu())
+        seen = (zoomed(images.flip(3) if mirror else images, zoom) for zoom, mirror in views)
+        found = torch.stack([net(there, view) for view in seen])
+        mean = found[0] if len(found) == 1 else found.log_softmax(2).logsumexp(0) - math.log(len(found))
+        logits.append(mean[: len(part)].cpu())
     return torch.cat(logits)

@@ -29,14 +29,16 @@ def plan_of(
     """Lay out what a method needs for pictures of this shape; ``classes`` is None where the stream is open-ended.
 
     ``names`` are those of the classes. Where it is not said whether pictures mean the same in a mirror, those in colour
-    do unless they show characters; grey ones (scans, glyphs, clothes that all lie the same way) do not.
+    do unless they show characters; grey ones (scans, glyphs, clothes that all lie the same way) do not. Characters are
+    what they are if a little larger or smaller, of other things that says less.
 
     >>> plan_of(Experiment.of(dataset="mnist", preset="paper"), (1, 28, 28), 10).condensation.outer
     50
     """
     few = Frequencies(shape, experiment.frequencies) if experiment.frequencies else None
-    alike = shape[0] > 1 and not characters(names)
-    mirrored = experiment.mirrored == "yes" or (experiment.mirrored == "auto" and alike)
+    read = characters(names)
+    mirrored = experiment.mirrored == "yes" or (experiment.mirrored == "auto" and shape[0] > 1 and not read)
+    looks = experiment.looks == "several" or (experiment.looks == "auto" and read)
     return Plan(
         NETWORKS[experiment.network](
             shape,
@@ -63,7 +65,7 @@ def plan_of(
             experiment.steps,
             experiment.batch,
             experiment.rate,
-            _style(experiment, mirrored),
+            _style(experiment, mirrored, looks),
         ),
         experiment.seed,
         classes,
@@ -96,11 +98,11 @@ def plan_of(
     )
 
 
-def _style(experiment: Experiment, mirrored: bool) -> Style:
+def _style(experiment: Experiment, mirrored: bool, looks: bool) -> Style:
     """Choose a style; a network that normalises over batches, which starts out at a high rate, needs time to settle."""
     style = RECIPES[experiment.recipe]
     warm = WARM if style.cosine and experiment.network == "residual" else 0.0
-    return replace(style, warm=warm, mirrored=mirrored, together=experiment.changes == "several")
+    return replace(style, warm=warm, mirrored=mirrored, together=experiment.changes == "several", looks=looks)
 
 
 def characters(names: Sequence[str]) -> bool:

@@ -49,6 +49,7 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
         **paper(shape),
         "recipe": "strong",
         "changes": "several" if shape[0] > 1 else "one",
+        "looks": "auto",
         "network": "residual",
         "width": 64 if min(shape[1:]) > SMALL_PICTURE else 16,
         "widening": 2,
@@ -89,7 +90,7 @@ def fast(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     found = best(shape, method, in_bytes)
     return (
         found
-        | {"width": min(32, found["width"]), "changes": "one"}
+        | {"width": min(32, found["width"]), "changes": "one", "looks": "one"}
         | {name: value for name, value in less.items() if name in found}
     )
 

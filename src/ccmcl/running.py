@@ -105,8 +105,8 @@ def run(
                 seen = range(experience.classes[-1] + 1)
                 with keeper.timing("evaluate"):
                     assert learner.params is not None
-                    shown, twice = stream.cut(test, seen), plan.recipe.style.twice
-                    counts = confusion(plan.net, learner.params, *shown, len(seen), plan.device, twice)
+                    shown, views = stream.cut(test, seen), plan.recipe.style.views
+                    counts = confusion(plan.net, learner.params, *shown, len(seen), plan.device, views)
                 tallies = (*progress.tallies, tally(counts))
                 progress = Progress(learner, tallies, tuple(map(tuple, counts)), tuple(keeper.seconds.items()))
                 folder.save_progress(progress, keep_memory=not method.keeps_all)
