@@ -629,6 +629,32 @@ def test_classifier_that_has_learned_nothing_survives_a_file(tmp_path: Path) -> 
     assert insides(loaded.partial_fit(*labelled(0, 1))) == insides(tiny(seed=3).partial_fit(*labelled(0, 1)))
 
 
+def test_the_first_pictures_decide_on_the_margin(tmp_path: Path) -> None:
+    def framed(*labels: int) -> Pixels:
+        return np.pad(pictures(*labels, size=12), [(0, 0), (2, 2), (2, 2)])
+
+    def margin(classifier: ContinualClassifier) -> set[int]:
+        forms = [kept.form.frequencies for kept in classifier.memory.values()]
+        return {form.margin for form in forms if form is not None}
+
+    few: dict[str, Any] = {"updates": 1, "width": 4, "steps": 2, "batch": 8, "condense_batch": 8}
+    classifier = ContinualClassifier("8/class", **few)
+    classifier.partial_fit(framed(0, 1), [label for label in "ab" for _ in range(6)])
+    assert margin(classifier) == {2}
+    classifier.save(tmp_path / "c.safetensors")
+    again = ContinualClassifier.load(tmp_path / "c.safetensors")
+    whole = pictures(2, 3, size=16)  # something is in the edge of these
+    for one in (classifier, again):
+        one.partial_fit(whole, [label for label in "cd" for _ in range(6)])
+        assert margin(one) == {2}
+    assert np.array_equal(classifier.predict_proba(whole), again.predict_proba(whole))
+    elsewhere = whole.copy()
+    elsewhere[:, :2] = 0  # which no network sees
+    assert np.allclose(classifier.predict_proba(elsewhere), classifier.predict_proba(whole), atol=1e-6)
+    first = ContinualClassifier("8/class", **few)
+    assert margin(first.partial_fit(whole, [label for label in "cd" for _ in range(6)])) == {0}
+
+
 def test_classifier_that_diverges_says_so_instead_of_saving_what_cannot_be_loaded(tmp_path: Path) -> None:
     classifier = tiny(rate=1e30)
     said = refusal(partial(classifier.partial_fit, *labelled(0, 1)))

@@ -62,6 +62,7 @@ OTHER: dict[str, Any] = {
     "distance": "kernel",
     "frequencies": 30,
     "lens": "yes",
+    "margin": "1",
     "continued": "yes",
     "filled": "yes",
     "recipe": "strong",
@@ -253,7 +254,7 @@ def test_name_changes_with_every_field() -> None:
     names = {plain.name}
     for field, value in OTHER.items():
         assert getattr(plain, field) != value
-        needed: dict[str, Any] = {"frequencies": 31} if field == "lens" else {}
+        needed: dict[str, Any] = {"frequencies": 31} if field in ("lens", "margin") else {}
         changed = dataclasses.replace(plain, **{field: value}, **needed)
         assert changed.name not in names, field
         names.add(changed.name)

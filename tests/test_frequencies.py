@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from scipy.fft import dctn
 
 from ccmcl.compiling import Graphs
@@ -18,7 +19,7 @@ from ccmcl.engine import Classify, Engine, even
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 from ccmcl.forms import Form
-from ccmcl.frequencies import Frequencies
+from ccmcl.frequencies import QUIET, Frequencies, quiet_edge
 from ccmcl.memory import Composite, Memory, Pixels, formed
 from ccmcl.memory_file import load_memory, save_memory
 from ccmcl.nets import ConvNet
@@ -60,6 +61,49 @@ def test_leaving_out_the_others_keeps_what_is_there(shape: tuple[int, int, int],
     assert torch.allclose(few.of(seen), few.of(drawn(3, *shape)))
 
 
+@given(SHAPE, st.integers(1, 4), st.data())
+def test_inside_a_margin_they_are_those_of_the_picture_cut_out_and_outside_its_edge_goes_on(
+    shape: tuple[int, int, int], margin: int, data: Any
+) -> None:
+    channels, height, width = shape
+    count = data.draw(st.integers(1, height * width))
+    few = Frequencies((channels, height + 2 * margin, width + 2 * margin), count, margin)
+    assert few.inside == (height, width)
+    pictures = drawn(3, *few.shape)
+    cut = pictures[:, :, margin : margin + height, margin : margin + width]
+    inner = Frequencies(shape, count)
+    assert torch.allclose(few.of(pictures), inner.of(cut))
+    seen = few.through(pictures)
+    wanted = np.pad(inner.through(cut).numpy(), [(0, 0), (0, 0), (margin, margin), (margin, margin)], mode="edge")
+    assert np.allclose(seen.numpy(), wanted)
+    assert torch.allclose(few.through(seen), seen)
+    assert few.fits((height, width))
+
+
+@given(
+    pixels=hnp.arrays(
+        np.uint8, st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(4, 17), st.integers(4, 17))
+    ),
+    quiet=st.integers(0, 5),
+)
+def test_a_quiet_edge_is_the_widest_in_which_hardly_anything_varies(pixels: np.ndarray, quiet: int) -> None:
+    inner = pixels.copy()
+    if quiet:
+        inner[:] = 7
+        inside = np.s_[:, :, quiet : pixels.shape[2] - quiet, quiet : pixels.shape[3] - quiet]
+        inner[inside] = pixels[inside]
+    edge = quiet_edge(torch.from_numpy(inner))
+    varies = inner.astype(float).var(0).sum(0)
+
+    def outside(width: int) -> float:
+        return float(varies.sum() - varies[width : len(varies) - width, width : varies.shape[1] - width].sum())
+
+    most = min(inner.shape[2:]) // 4
+    assert min(quiet, most) <= edge <= most
+    assert outside(edge) <= QUIET * varies.sum() * (1 + 1e-9)
+    assert edge == most or outside(edge + 1) > QUIET * varies.sum() * (1 - 1e-9)
+
+
 def test_all_frequencies_of_one_channel_are_the_picture() -> None:
     pictures = drawn(3, 1, 6, 9)
     assert torch.allclose(Frequencies((1, 6, 9), 54).through(pictures), pictures)
@@ -70,6 +114,12 @@ def test_all_frequencies_of_one_channel_are_the_picture() -> None:
 def test_what_cannot_be_kept_is_refused(shape: tuple[int, int, int], count: int) -> None:
     with pytest.raises(InputError):
         Frequencies(shape, count)
+
+
+@pytest.mark.parametrize(("margin", "count"), [(4, 1), (9, 1), (-1, 1), (2, 17)])
+def test_a_margin_that_leaves_too_little_is_refused(margin: int, count: int) -> None:
+    with pytest.raises(InputError, match="margin"):
+        Frequencies((1, 8, 9), count + 4 * (margin == 2), margin)
 
 
 def test_a_network_behind_them_sees_nothing_else() -> None:
@@ -108,7 +158,7 @@ def test_a_form_of_them_gives_back_what_is_put_in() -> None:
 
 
 def saved(path: Path) -> Path:
-    few = Frequencies((3, 8, 8), 10)
+    few = Frequencies((3, 8, 8), 10, margin=1)
     numbers = {"components": torch.rand(2, 1, 1, few.numbers), "weights": torch.rand(2, 5)}
     form = Form(bits=8, frequencies=few)
     memory = Memory().plus(0, formed(Composite, numbers, form))
@@ -127,6 +177,11 @@ def saved(path: Path) -> Path:
         {"frequencies": True},
         {"frequencies": 10**9},
         {"frequencies": "10"},
+        {"margin": 3},
+        {"margin": -1},
+        {"margin": 0},
+        {"margin": "1"},
+        {"margin": [1]},
         {"pictures": [3, 8]},
         {"pictures": [3, 60_000, 60_000]},
         {"pictures": [3, 8, -8]},
@@ -156,6 +211,16 @@ def test_an_experiment_says_how_many_and_who_sees_them() -> None:
         Experiment.of(**given, lens="yes")
     with pytest.raises(InputError, match="not both"):
         Experiment.of(**given, frequencies=70, reduction=2)
+    few = plan_of(Experiment.of(**given, frequencies=70, lens="yes", margin="03"), (1, 28, 28), 10)
+    assert few.net.frequencies == few.learned("composite").frequencies == Frequencies((1, 28, 28), 70, 3)
+    assert Experiment.of(**given, frequencies=70, margin="03").margin == "3"
+    for count, margin in ((70, 5), (400, 4), (484, 3), (784, 0)):  # there must be room for all of them
+        found = plan_of(Experiment.of(**given, frequencies=count, margin="auto"), (1, 28, 28), 10, edge=5)
+        assert found.shape.margin == margin
+    with pytest.raises(InputError, match="the margin 0"):
+        Experiment.of(**given, margin="3")
+    with pytest.raises(InputError, match="margin must be auto or a number"):
+        Experiment.of(**given, frequencies=70, margin="-3")
 
 
 def test_frequencies_that_no_machine_has_room_for_are_refused() -> None:

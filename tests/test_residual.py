@@ -230,6 +230,15 @@ def test_a_batch_is_dealt_out_evenly_and_nothing_is_added(count: int) -> None:
     assert all(torch.allclose(found[name], tensor) for name, tensor in expected.items())
 
 
+def test_behind_a_margin_it_computes_on_what_is_inside() -> None:
+    whole = ResNet((3, 22, 30), 4, frequencies=Frequencies((3, 22, 30), 40, margin=3))
+    cut = ResNet((3, 16, 24), 4, frequencies=Frequencies((3, 16, 24), 40))
+    assert whole.size == cut.size == (8, 12)
+    params = whole.init(torch.Generator().manual_seed(0), 4)
+    images = torch.rand(5, 3, 22, 30)
+    torch.testing.assert_close(whole(params, images), cut(params, images[:, :, 3:-3, 3:-3]))
+
+
 def test_compiled_it_computes_the_same() -> None:
     net = ResNet((3, 16, 16), 32, widening=2, frequencies=Frequencies((3, 16, 16), 40))
     params = {name: tensor.float() for name, tensor in shaken(net.init(seeded(), 3)).items()}

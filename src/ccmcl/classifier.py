@@ -25,6 +25,7 @@ from ccmcl.compute import Compute, device_of, settle
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 from ccmcl.files import first_line
+from ccmcl.frequencies import quiet_edge
 from ccmcl.learn import logits_of
 from ccmcl.loop import Job, State, prefixed, section
 from ccmcl.memory import Memory
@@ -129,7 +130,8 @@ class ContinualClassifier:
             if plain_colour(pixels[numbered == numbers[label]]).all():
                 raise InputError(f"Every picture of class {label!r} is of one colour: there is nothing to learn.")
         experience = Experience(self._calls, tuple(sorted(set(numbered.tolist()))), pixels, numbered)
-        plan, method = self._plan(shape, numbers), str(self._given["method"])
+        edge = 0 if self._calls else quiet_edge(pixels)
+        plan, method = self._plan(shape, numbers, edge), str(self._given["method"])
         check(plan, method, len(numbers))
         plan = settle(self._compute, plan, method, (experience.classes,)).equip(plan)
         teller = _Teller(reporter(not self._verbose))
@@ -140,6 +142,7 @@ class ContinualClassifier:
         finally:
             teller.reporter.end()
         self._learner, self._labels, self._shape = learner, tuple(numbers), shape
+        self._given |= {"margin": str(plan.shape.margin)}  # the first pictures have decided it
         self._calls += 1
         return self
 
@@ -220,8 +223,9 @@ class ContinualClassifier:
         filled = Experiment.of(shape=self._shape, **self._given).as_dict()
         return {name: value for name, value in filled.items() if name not in OF_STREAMS}
 
-    def _plan(self, shape: tuple[int, int, int], labels: Iterable[Hashable] = ()) -> Plan:
-        return plan_of(Experiment.of(shape=shape, **self._given), shape, self._classes, [str(one) for one in labels])
+    def _plan(self, shape: tuple[int, int, int], labels: Iterable[Hashable] = (), edge: int = 0) -> Plan:
+        experiment, names = Experiment.of(shape=shape, **self._given), [str(one) for one in labels]
+        return plan_of(experiment, shape, self._classes, names, edge)
 
     def _checked_shape(self, pixels: Tensor) -> tuple[int, int, int]:
         _, channels, height, width = pixels.shape

@@ -68,6 +68,7 @@ MOST_IMAGES = 1_000_000
 PLAIN_RATE = 0.02
 """Of a plain network by the strong recipe, and of a memory by gradients."""
 BY_EXPERTS = ("expert_steps", "expert_width", "turned")
+OF_FREQUENCIES = ("frequencies", "lens", "margin")
 BY_GRADIENT = ("outer", "inner", "matching", "training")
 POSITIVE = (
     "width",
@@ -125,6 +126,11 @@ class Experiment:
     reduction: int = setting("what is stored has 1/this of the resolution; images are enlarged from it", 1)
     frequencies: int = setting("what is learned are so many of the lowest frequencies of a picture; 0 for pixels", 0)
     lens: str = setting("networks see only these frequencies of any picture: yes or no", "no")
+    margin: str = setting(
+        "pixels at the edge of pictures of which no frequencies are kept: a number, or auto (as wide as the edge in "
+        "which hardly anything varies in the first experience)",
+        "0",
+    )
     bits: int = setting("bits of a learned number: 32, 16 or 8", 32)
     squash: str = setting("mixtures go through a sigmoid: yes or no", "yes")
     start: str = setting(
@@ -192,7 +198,7 @@ class Experiment:
         budget = Budget.parse(str(given.get("budget", fields["budget"].default)))
         filled = PRESETS[preset](shape, given.get("method"), budget.in_bytes)
         if given.get("reduction", 1) != 1 or given.get("frequencies") == 0:  # asked for in pixels
-            filled = {name: value for name, value in filled.items() if name not in ("frequencies", "lens")}
+            filled = {name: value for name, value in filled.items() if name not in OF_FREQUENCIES}
         elif given.get("frequencies"):
             filled.pop("reduction", None)
         if given.get("labels") == "soft":  # a network that goes on has no use for them
@@ -240,6 +246,10 @@ class Experiment:
                 raise InputError(f"The setting {name} must not be negative ({getattr(self, name)}).")
         if self.frequencies and self.reduction > 1:
             raise InputError("What is learned has fewer pixels (reduction) or some frequencies, not both.")
+        if self.margin != "auto" and not re.fullmatch(r"\d{1,4}", self.margin):
+            raise InputError(f"The setting margin must be auto or a number of pixels, not {self.margin!r}.")
+        if self.margin.strip("0") and not self.frequencies:
+            raise InputError("Only of frequencies a margin can be left out: give frequencies, or the margin 0.")
         if self.lens == "yes" and not self.frequencies:
             raise InputError("The setting lens needs to know how many frequencies networks see: give frequencies.")
         if self.continued == "yes" and self.method not in CONTINUED:
@@ -266,6 +276,8 @@ class Experiment:
             if not 0 < getattr(self, name) <= sys.float_info.max:
                 raise InputError(f"The setting {name} must be a positive number, not {getattr(self, name)}.")
             object.__setattr__(self, name, float(getattr(self, name)))
+        if self.margin != "auto":
+            object.__setattr__(self, "margin", str(int(self.margin)))
         if self.ratio > MOST_IMAGES:
             raise InputError(f"The setting ratio must be at most {MOST_IMAGES:,}, not {self.ratio}.")
         object.__setattr__(self, "budget", str(Budget.parse(self.budget)))

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from ccmcl.budget import Layout, coloured
@@ -16,6 +16,10 @@ from ccmcl.errors import InputError
 MOST_PIXELS = 1 << 20
 MOST_BASIS = 1 << 28
 """Numbers that the cosines may take, laid out as pictures."""
+QUIET = 0.001
+"""In a quiet edge there is no more of all variance than this."""
+LOOKED_AT = 2000
+"""So many pictures, or up to twice as many, show what varies."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,8 @@ class Frequencies:
     """The lowest frequencies of pictures of one shape: ``count`` of the mean of the channels, fewer of the colours.
 
     They are those of the cosine transform, over rows, columns and channels; the cosines are orthonormal, so that what
-    is nearest among pictures of these frequencies is found by leaving out the others.
+    is nearest among pictures of these frequencies is found by leaving out the others. Of the edge of pictures, so many
+    pixels wide as the ``margin``, nothing is kept: what is beside it goes on there.
 
     >>> few = Frequencies((3, 32, 32), 160)
     >>> few.numbers
@@ -34,14 +39,19 @@ class Frequencies:
 
     shape: tuple[int, int, int]
     count: int
+    margin: int = 0
 
     def __post_init__(self) -> None:
         _, height, width = self.shape
         if height * width > MOST_PIXELS:
             raise InputError(f"Pictures of {height}×{width} pixels are too large to be kept as frequencies.")
-        if min(self.shape) < 1 or not 1 <= self.count <= height * width:
+        if self.margin < 0 or min(self.inside) < 1:
+            raise InputError(f"Pictures of {height}×{width} pixels cannot have a margin of {self.margin}.")
+        most = self.inside[0] * self.inside[1]
+        if self.shape[0] < 1 or not 1 <= self.count <= most:
+            within = f" inside a margin of {self.margin}" if self.margin else ""
             raise InputError(
-                f"Of pictures of {height}×{width} pixels, from 1 to {height * width} frequencies can be kept, "
+                f"Of pictures of {height}×{width} pixels, from 1 to {most} frequencies can be kept{within}, "
                 f"not {self.count}."
             )
         if self.numbers * math.prod(self.shape) > MOST_BASIS:
@@ -51,13 +61,18 @@ class Frequencies:
             )
 
     @property
+    def inside(self) -> tuple[int, int]:
+        """The pixels inside the margin."""
+        return self.shape[1] - 2 * self.margin, self.shape[2] - 2 * self.margin
+
+    @property
     def numbers(self) -> int:
         """The numbers that are kept of a picture."""
         return Layout(frequencies=self.count).small(self.shape)
 
     def basis(self, like: Tensor, size: tuple[int, int] | None = None) -> Float[Tensor, "d s"]:
-        """Lay the cosines out as pictures, one in a row; of another size, if one is given."""
-        channels, height, width = self.shape
+        """Lay the cosines out as the insides of pictures, one in a row; of another size, if one is given."""
+        channels, (height, width) = self.shape[0], self.inside
         rows, columns = (
             cosines(made, like)[torch.tensor(which, device=like.device)] * math.sqrt(made / side)
             for side, made, which in zip(
@@ -73,12 +88,18 @@ class Frequencies:
 
     def of(self, images: Float[Tensor, "*q c h w"]) -> Float[Tensor, "*q 1 1 d"]:
         """Take the frequencies of images."""
-        return (images.flatten(-3) @ self.basis(images).mT)[..., None, None, :]
+        height, width = self.inside
+        inner = images.narrow(-2, self.margin, height).narrow(-1, self.margin, width)
+        return (inner.flatten(-3) @ self.basis(images).mT)[..., None, None, :]
 
     def images(self, numbers: Float[Tensor, "*q 1 1 d"]) -> Float[Tensor, "*q c h w"]:
         """Make images of their frequencies."""
         flat = numbers.flatten(-3) @ self.basis(numbers)
-        return flat.reshape(*flat.shape[:-1], *self.shape)
+        inner = flat.reshape(*flat.shape[:-1], self.shape[0], *self.inside)
+        for dimension, side in zip((-2, -1), self.inside, strict=True) if self.margin else ():
+            places = torch.arange(-self.margin, side + self.margin, device=flat.device).clamp(0, side - 1)
+            inner = inner.index_select(dimension, places)
+        return inner
 
     def through(self, images: Float[Tensor, "*q c h w"]) -> Float[Tensor, "*q c h w"]:
         """Take everything else out of images."""
@@ -86,8 +107,7 @@ class Frequencies:
 
     def fits(self, size: tuple[int, int]) -> bool:
         """Say whether pictures of this size have all these frequencies."""
-        _, height, width = self.shape
-        rows, columns = lowest(height, width, self.count)
+        rows, columns = lowest(*self.inside, self.count)
         return max(rows) < size[0] and max(columns) < size[1]
 
     def resized(self, images: Float[Tensor, "n c h w"], size: tuple[int, int]) -> Float[Tensor, "n c i j"]:
@@ -102,6 +122,26 @@ class Frequencies:
             raise InputError(f"Pictures of {size[0]}×{size[1]} pixels do not have all of {self.count} frequencies.")
         flat = self.of(images).flatten(-3) @ self.basis(images, size)
         return flat.reshape(len(images), self.shape[0], *size)
+
+
+def quiet_edge(pixels: UInt8[Tensor, "n c h w"]) -> int:
+    """Tell how wide the edge of pictures is in which hardly anything varies: at most a quarter of a side.
+
+    >>> pixels = torch.zeros(2, 1, 20, 20, dtype=torch.uint8)
+    >>> pixels[0, 0, 3:15, 4:16] = 255
+    >>> quiet_edge(pixels)
+    3
+    """
+    some = pixels[:: max(1, len(pixels) // LOOKED_AT)].to(torch.int64)
+    varies = len(some) * some.square().sum(0).sum(0) - some.sum(0).square().sum(0)  # in whole numbers, so exactly
+    height, width = varies.shape
+    total, edge = int(varies.sum()), 0
+    while 4 * (edge + 1) <= min(height, width):
+        inside = int(varies[edge + 1 : height - edge - 1, edge + 1 : width - edge - 1].sum())
+        if total - inside > QUIET * total:
+            break
+        edge += 1
+    return edge
 
 
 @functools.cache

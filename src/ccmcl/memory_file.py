@@ -68,6 +68,7 @@ def described(kept: Remembered) -> dict[str, object]:
     about: dict[str, object] = {}
     if form.frequencies is not None:
         about |= {"pictures": list(form.frequencies.shape), "frequencies": form.frequencies.count}
+        about |= {"margin": form.frequencies.margin} if form.frequencies.margin else {}
     if form.size is not None:
         about["size"] = list(form.size)
     if form.squash != usual.squash:
@@ -161,7 +162,8 @@ def _form(about: dict[str, Any], usual: Form) -> Form | None:
         frequencies = None
         if "frequencies" in about:
             shape, (count,) = _sizes(about.get("pictures"), 3), _sizes([about["frequencies"]], 1)
-            frequencies = Frequencies(shape, count)
+            margin = _sizes([about["margin"]], 1) if "margin" in about else (0,)
+            frequencies = Frequencies(shape, count, *margin)
         fits = isinstance(squash, bool) and isinstance(bits, int) and (size is None or frequencies is None)
         return Form(size, squash, bits, frequencies) if fits else None
     except InputError:

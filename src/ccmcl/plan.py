@@ -51,6 +51,8 @@ class Shape:
     codec: str = "raw"
     """stored pictures are files of this format"""
     quality: int = 75
+    margin: int = 0
+    """of the edge of pictures, so wide, no frequencies are kept"""
 
     def layout(self, targets: int) -> Layout:
         """Lay out what is counted, for labels of so many classes."""
@@ -114,7 +116,7 @@ class Plan:
     def learned(self, method: str) -> Form:
         """How what is learned becomes images."""
         shape = self.shape
-        frequencies = Frequencies(self.net.shape, shape.frequencies) if shape.frequencies else None
+        frequencies = Frequencies(self.net.shape, shape.frequencies, shape.margin) if shape.frequencies else None
         size = None if frequencies else self.form().size
         return Form(size, shape.squash and method == "composite", shape.bits, frequencies)
 

@@ -24,18 +24,20 @@ NETWORKS: dict[str, type[ConvNet]] = {"plain": ConvNet, "residual": ResNet}
 
 
 def plan_of(
-    experiment: Experiment, shape: tuple[int, int, int], classes: int | None, names: Sequence[str] = ()
+    experiment: Experiment, shape: tuple[int, int, int], classes: int | None, names: Sequence[str] = (), edge: int = 0
 ) -> Plan:
     """Lay out what a method needs for pictures of this shape; ``classes`` is None where the stream is open-ended.
 
-    ``names`` are those of the classes. Where it is not said whether pictures mean the same in a mirror, those in colour
-    do unless they show characters; grey ones (scans, glyphs, clothes that all lie the same way) do not. Characters are
-    what they are if a little larger or smaller, of other things that says less.
+    ``names`` are those of the classes; the first pictures have a quiet ``edge``, so wide. Where it is not said whether
+    pictures mean the same in a mirror, those in colour do unless they show characters; grey ones (scans, glyphs,
+    clothes that all lie the same way) do not. Characters are what they are if a little larger or smaller, of other
+    things that says less.
 
     >>> plan_of(Experiment.of(dataset="mnist", preset="paper"), (1, 28, 28), 10).condensation.outer
     50
     """
-    few = Frequencies(shape, experiment.frequencies) if experiment.frequencies else None
+    margin = margin_of(experiment, shape, edge)
+    few = Frequencies(shape, experiment.frequencies, margin) if experiment.frequencies else None
     read = characters(names)
     mirrored = experiment.mirrored == "yes" or (experiment.mirrored == "auto" and shape[0] > 1 and not read)
     looks = experiment.looks == "several" or (experiment.looks == "auto" and read)
@@ -78,6 +80,7 @@ def plan_of(
             experiment.frequencies,
             experiment.codec,
             experiment.quality,
+            margin,
         ),
         objective=experiment.objective,
         distribution=Distribution(
@@ -96,6 +99,20 @@ def plan_of(
         networks=experiment.networks,
         filled=experiment.filled == "yes",
     )
+
+
+def margin_of(experiment: Experiment, shape: tuple[int, int, int], edge: int) -> int:
+    """Find the margin that is meant: the one given, or an edge, unless less of it is needed for the frequencies.
+
+    >>> margin_of(Experiment.of(dataset="mnist"), (1, 28, 28), edge=3)
+    3
+    """
+    if experiment.margin != "auto":
+        return int(experiment.margin)
+    fitting = (
+        one for one in range(edge, 0, -1) if (shape[1] - 2 * one) * (shape[2] - 2 * one) >= experiment.frequencies
+    )
+    return next(fitting, 0)
 
 
 def _style(experiment: Experiment, mirrored: bool, looks: bool) -> Style:

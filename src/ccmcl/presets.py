@@ -63,7 +63,8 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     if method not in (None, "composite", "condensation"):
         return learner
     few = frequencies(shape)
-    stored = {"frequencies": few, "lens": "yes"} if few else {"reduction": -(-max(shape[1:]) // SMALL_SIDE)}
+    waves = {"frequencies": few, "lens": "yes", "margin": "auto"}
+    stored = waves if few else {"reduction": -(-max(shape[1:]) // SMALL_SIDE)}
     return learner | {
         "method": "condensation",
         **stored,

@@ -59,7 +59,7 @@ class ResNet(ConvNet):
     @cached_property
     def size(self) -> tuple[int, int]:
         """The pixels that the network computes on."""
-        _, height, width = self.shape
+        height, width = self.shape[1:] if self.frequencies is None else self.frequencies.inside
         half = -(-height // 2), -(-width // 2)
         smaller = self.frequencies is not None and min(half) >= SMALLEST and self.frequencies.fits(half)
         return half if smaller else (height, width)

@@ -18,6 +18,7 @@ from ccmcl.errors import InputError
 from ccmcl.evaluate import Scores, confusion, tally
 from ccmcl.experiment import Experiment
 from ccmcl.files import check_writable
+from ccmcl.frequencies import quiet_edge
 from ccmcl.locks import CLAIM, held
 from ccmcl.loop import CPU, Job, State, generator_for, placed, section
 from ccmcl.memory import Memory
@@ -282,7 +283,8 @@ def arrange(experiment: Experiment, data: Dataset) -> tuple[Stream, Images, Plan
             raise InputError(f"Holding out {experiment.holdout} images leaves a class without any to learn from.")
     order = class_order(experiment.order, len(train.classes), experiment.seed)
     stream = Stream.of(train, order, experiment.sizes())
-    plan = plan_of(experiment, shape(data), len(stream.order), stream.names)
+    edge = quiet_edge(stream[0].pixels) if experiment.margin == "auto" else 0
+    plan = plan_of(experiment, shape(data), len(stream.order), stream.names, edge)
     check(plan, experiment.method, len(stream.order))
     return stream, test, plan
 
