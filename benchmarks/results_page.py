@@ -4,8 +4,9 @@
 
 Each folder below results/ is a study: `published` (the smallest buffers beside the paper's figures), `fast` (the same
 by the preset of a few minutes, on held-out training images), `fast-test` (on the test set), `best` (by the preset of
-the highest accuracy, held out), `best-test` (on the test set), `optimiser` (which rule reproduces the paper, held out), `digits` (the embedded set),
-`choices` (one choice of a preset changed at a time, held out), and those of docs/memory.md: `apart` and `learner`.
+the highest accuracy, held out), `best-test` (on the test set), `optimiser` (which rule reproduces the paper, held out),
+`digits` (the embedded set), `choices` (one choice of a preset changed at a time, held out), and those of
+docs/memory.md: `apart` and `learner`.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from typing import Any
 import numpy
 import pytest
 
-from ccmcl.cluster import packed, unpacked
 from ccmcl.errors import InputError
 from ccmcl.local import Local
 from ccmcl.sweep import DONE, expand, survey, sweep
+from ccmcl.tasks import packed, unpacked
 
 NODES = Path(__file__).with_name("ray_nodes.py")
 OUTCOMES = ("memory.safetensors", "network.safetensors", "result.json", "forming.safetensors")

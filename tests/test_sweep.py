@@ -225,6 +225,15 @@ def test_the_time_left_is_that_of_what_will_be_done_and_of_the_longest_run(tmp_p
     assert Clock(tmp_path, [short], threads=1, at_once=None).left([short.name]) is None
 
 
+def test_without_ray_it_says_what_to_install(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ray", "ccmcl.cluster", "ccmcl.tasks"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SystemExit):
+        main(["sweep", "--method=finetune", f"--out={tmp_path}", "--engine=ray"])
+    assert "pip install 'ccmcl[ray]'" in capsys.readouterr().err
+
+
 def test_an_address_is_for_ray_alone(tmp_path: Path, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["sweep", "--method", "finetune", "--address", "127.0.0.1:1", "--out", str(tmp_path)])

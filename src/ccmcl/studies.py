@@ -123,7 +123,10 @@ def _here(at_once: int, out: Path, each: int, data_dir: Path | None, compile: st
 def _on_ray(out: Path, address: str | None, each: int, cores: int, workers: int | None, *rest: Any) -> Engine:
     if address is None:  # Ray reads this when it is loaded: it shall listen on the loopback alone
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    from ccmcl.cluster import Cluster
+    try:
+        from ccmcl.cluster import Cluster
+    except ModuleNotFoundError as error:
+        raise InputError("The engine ray needs Ray: pip install 'ccmcl[ray]'.") from error
 
     return Cluster(out, address, each, None if address else cores, workers, *rest)
 
