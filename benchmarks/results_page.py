@@ -5,8 +5,9 @@
 Each folder below results/ is a study: `published` (the smallest buffers beside the paper's figures), `fast` (the same
 by the preset of a few minutes, on held-out training images), `fast-test` (on the test set), `best` (by the preset of
 the highest accuracy, held out), `best-test` (on the test set), `optimiser` (which rule reproduces the paper, held out),
-`digits` (the embedded set), `choices` (one choice of a preset changed at a time, held out), and those of
-docs/memory.md: `apart` and `learner`.
+`digits` (the embedded set), `choices` (one choice of a preset changed at a time, held out), `bytes` (methods at equal
+bytes, held out), `mixing` (free images or mixed components on every set, held out), and those of docs/memory.md:
+`apart` and `learner`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from ccmcl.records import Record, read_runs
 from ccmcl.results import Row, table
 
 ROOT = Path(__file__).parents[1]
+BY_INTEREST = ("cifar10", "mnist", "svhn", "fashion-mnist")
+CHOSEN = ("choices", "bytes", "mixing")
+"""Studies of what differs from a preset."""
 BEYOND = ("fast", "fast-test", "best", "best-test")
 """Studies by presets that are not the paper's: they are set beside its own method."""
 TITLES = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "svhn": "SVHN", "cifar10": "CIFAR10", "digits": "digits"}
@@ -99,7 +103,7 @@ def choices(rows: list[Row]) -> list[str]:
     found: dict[str, dict[str, Row]] = {}
     for row in rows:
         found.setdefault(changed(row.experiment), {})[row.experiment.dataset] = row
-    sets = [name for name in ("cifar10", "mnist") if any(name in group for group in found.values())]
+    sets = [name for name in BY_INTEREST if any(name in group for group in found.values())]
     body = []
     for said, group in found.items():
         cells = [said or "the preset"]
@@ -155,7 +159,7 @@ def made(results: Path, page: str = "results") -> str:
             part = ["(not measured yet)"]
         elif study == "optimiser":
             part = optimisers(records)
-        elif study == "choices":
+        elif study in CHOSEN:
             part = choices(table(records))
         else:
             part = beside_paper(table(records), "composite" if study in BEYOND else None)

@@ -631,7 +631,7 @@ def test_classifier_that_has_learned_nothing_survives_a_file(tmp_path: Path) -> 
 
 def test_the_first_pictures_decide_on_the_margin(tmp_path: Path) -> None:
     def framed(*labels: int) -> Pixels:
-        return np.pad(pictures(*labels, size=12), [(0, 0), (2, 2), (2, 2)])
+        return np.pad(pictures(*labels, each=60, size=12), [(0, 0), (2, 2), (2, 2)])
 
     def margin(classifier: ContinualClassifier) -> set[int]:
         forms = [kept.form.frequencies for kept in classifier.memory.values()]
@@ -639,7 +639,7 @@ def test_the_first_pictures_decide_on_the_margin(tmp_path: Path) -> None:
 
     few: dict[str, Any] = {"updates": 1, "width": 4, "steps": 2, "batch": 8, "condense_batch": 8}
     classifier = ContinualClassifier("8/class", **few)
-    classifier.partial_fit(framed(0, 1), [label for label in "ab" for _ in range(6)])
+    classifier.partial_fit(framed(0, 1), [label for label in "ab" for _ in range(60)])
     assert margin(classifier) == {2}
     classifier.save(tmp_path / "c.safetensors")
     again = ContinualClassifier.load(tmp_path / "c.safetensors")
@@ -652,7 +652,33 @@ def test_the_first_pictures_decide_on_the_margin(tmp_path: Path) -> None:
     elsewhere[:, :2] = 0  # which no network sees
     assert np.allclose(classifier.predict_proba(elsewhere), classifier.predict_proba(whole), atol=1e-6)
     first = ContinualClassifier("8/class", **few)
-    assert margin(first.partial_fit(whole, [label for label in "cd" for _ in range(6)])) == {0}
+    assert margin(first.partial_fit(pictures(2, 3, each=60, size=16), ["c"] * 60 + ["d"] * 60)) == {0}
+    first = ContinualClassifier("8/class", **few)
+    assert margin(first.partial_fit(framed(0, 1)[::20], ["a"] * 3 + ["b"] * 3)) == {0}  # too few to tell
+
+
+def test_a_file_from_before_a_setting_existed_means_what_it_meant(tmp_path: Path) -> None:
+    few: dict[str, Any] = {"updates": 1, "width": 4, "steps": 2, "batch": 8, "condense_batch": 8}
+    old: dict[str, Any] = {"filled": "no", "looks": "one", "margin": "0"}
+    kept = ContinualClassifier("40", preset="best", classes=4, **few, **old)
+    kept.partial_fit(pictures(0, 1, each=60), [label for label in "ab" for _ in range(60)])
+    kept.save(tmp_path / "now")
+    tensors, about = read_tensors(tmp_path / "now")
+    for name in old:
+        assert about["settings"].pop(name) == old[name]
+    write_tensors(tmp_path / "old", tensors, about)
+    loaded = ContinualClassifier.load(tmp_path / "old")
+    shown = pictures(0, 1, seed=1)
+    assert np.array_equal(loaded.predict_proba(shown), kept.predict_proba(shown))
+    for one in (kept, loaded):
+        one.partial_fit(pictures(2, 3, each=60), [label for label in "cd" for _ in range(60)])
+    assert loaded.nbytes == kept.nbytes
+    assert np.array_equal(loaded.predict_proba(shown), kept.predict_proba(shown))
+
+
+def test_a_budget_too_small_for_the_classes_to_come_is_refused_at_once() -> None:
+    with pytest.raises(InputError, match="budget of 6 shared by 10 classes"):
+        tiny(6, classes=10, method="rehearsal", filled="yes").partial_fit(*labelled(0, 1))
 
 
 def test_classifier_that_diverges_says_so_instead_of_saving_what_cannot_be_loaded(tmp_path: Path) -> None:

@@ -337,6 +337,8 @@ def test_name_of_a_long_data_set_still_fits_a_file_system() -> None:
         ({"labels": "soft", "continued": "yes"}, "give labels hard or continued no"),
         ({"method": "bic", "continued": "yes"}, "method bic goes on in a way of its own: give continued no"),
         ({"method": "finetune", "continued": "yes"}, "method finetune goes on in a way of its own"),
+        ({"method": "finetune", "filled": "yes"}, "has no budget to fill"),
+        ({"method": "joint", "filled": "yes"}, "has no budget to fill"),
         ({"experts": 0, "continued": "no"}, "give continued yes, or experts of at least 1"),
         ({"experts": 0, "labels": "soft"}, "give experts of at least 1"),
         ({"experts": -1}, "experts must not be negative"),

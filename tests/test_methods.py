@@ -15,6 +15,7 @@ from ccmcl.condense import Condensation
 from ccmcl.condensing import as_pixels
 from ccmcl.data import load
 from ccmcl.distribution import Distribution
+from ccmcl.errors import InputError
 from ccmcl.learn import RECIPES, Recipe, Trainer
 from ccmcl.loop import Job, State, drive
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels, count_of
@@ -283,8 +284,9 @@ def test_pictures_set_apart_are_fresh_and_are_not_among_the_others(
     assert first <= set(range(fresh))
     assert others <= set(range(every))
     assert every == 1 or not first & others
-    if every - len(first) >= count - away:
-        assert len(others) == count - away
+    assert len(others) == min(count - away, max(1, every - len(first)))
+    for short in range(away, count):  # whatever is left of it when room is made is as distinct as it can be
+        assert len(set(found[away:short].tolist())) == min(short - away, max(1, every - len(first)))
     if fresh // 8 >= away:
         assert len(first) == away
 
@@ -525,6 +527,32 @@ def test_a_filled_memory_has_all_the_room_at_any_time_and_shows_what_it_has(meth
         if isinstance(before, Composite) and isinstance(after, Composite):
             assert len(after.components) == 50
             assert not after.weights[:still, still:].any()
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "webp"])
+@pytest.mark.parametrize("budget", ["24", "32", "33", "60", "4KiB", "9KiB"])
+def test_encoded_pictures_that_fill_a_budget_last_as_long_as_those_that_do_not(codec: str, budget: str) -> None:
+    shape = replace(PLAN.shape, codec=codec, quality=50)
+    plan = replace(PLAN, budget=Budget.parse(budget), shape=shape, recipe=Recipe(1, 8, 0.01))
+    try:
+        usual = met("rehearsal", plan, 5)[-1].memory
+    except InputError:
+        with pytest.raises(InputError, match="smaller than one picture"):
+            met("rehearsal", replace(plan, filled=True), 1)  # at once, not when there is no room any more
+        return
+    history = met("rehearsal", replace(plan, filled=True), 5)
+    assert history[0].memory.count >= 2 * usual.count / 10
+    assert history[-1].memory.count >= usual.count
+    for learner in history:
+        limit, files = plan.budget, [kept.tensors()["files"].numel() for kept in learner.memory.values()]
+        assert learner.memory.nbytes <= limit.amount if limit.in_bytes else sum(files) <= limit.amount * 64
+
+
+@pytest.mark.parametrize("ratio", [0.05, 0.12, 0.5])
+def test_components_with_few_images_leave_some_to_be_shown(ratio: float) -> None:
+    plan = replace(APART, ratio=ratio, filled=True, budget=Budget.parse("200"), recipe=Recipe(2, 32, 0.05))
+    for learner in met("composite", plan, 3):
+        assert (~apart(plan, learner.memory)).any()
 
 
 @settings(max_examples=24)

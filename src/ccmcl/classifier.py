@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ from ccmcl.compute import Compute, device_of, settle
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 from ccmcl.files import first_line
-from ccmcl.frequencies import quiet_edge
 from ccmcl.learn import logits_of
 from ccmcl.loop import Job, State, prefixed, section
 from ccmcl.memory import Memory
@@ -33,7 +33,7 @@ from ccmcl.memory_file import pack, picture_shape, unpack
 from ccmcl.methods import METHODS, check, plan_steps
 from ccmcl.nets import Params, together
 from ccmcl.plan import Learner, Plan
-from ccmcl.planning import plan_of
+from ccmcl.planning import edge_of, plan_of
 from ccmcl.progress import Reporter, reporter
 from ccmcl.stream import Experience
 from ccmcl.tensor_files import read_tensors, write_tensors
@@ -42,14 +42,21 @@ FORMAT = "ccmcl classifier 1"
 OF_STREAMS = ("dataset", "order", "per_experience", "holdout")
 """Settings that are of an experiment on a whole data set."""
 
+DEFAULTS = {
+    field.name: field.default
+    for field in dataclasses.fields(Experiment)
+    if field.name not in OF_STREAMS and field.default is not dataclasses.MISSING
+}
+
 
 class ContinualClassifier:
     """A classifier that learns new classes call by call, and keeps only a small memory of the old ones.
 
     ``budget`` limits the memory: "100" counts examples as the paper does, "300KiB" bytes, "10/class" or
-    "30KiB/class" what each class may have. Say in ``classes`` how many classes will come, if it is known: a
-    budget for all of them is then shared out from the start; else what is remembered is made smaller
-    whenever new classes come. All settings of ``Experiment`` can be given too. ``device`` and ``compile`` say
+    "30KiB/class" what each class may have. A budget for all classes is shared by those met so far: what is
+    remembered is made smaller whenever new ones come. Say in ``classes`` how many will come, if it is known: a
+    budget too small for them is refused at once (and with ``filled="no"`` it is shared out for all of them from
+    the start). All settings of ``Experiment`` can be given too. ``device`` and ``compile`` say
     how to compute ("auto" takes a GPU if there is one, and compiles for long work).
 
     >>> from ccmcl.data import load
@@ -130,9 +137,8 @@ class ContinualClassifier:
             if plain_colour(pixels[numbered == numbers[label]]).all():
                 raise InputError(f"Every picture of class {label!r} is of one colour: there is nothing to learn.")
         experience = Experience(self._calls, tuple(sorted(set(numbered.tolist()))), pixels, numbered)
-        edge = 0 if self._calls else quiet_edge(pixels)
-        plan, method = self._plan(shape, numbers, edge), str(self._given["method"])
-        check(plan, method, len(numbers))
+        plan, method = self._plan(shape, numbers, None if self._calls else pixels), str(self._given["method"])
+        check(plan, method, self._classes or len(numbers))
         plan = settle(self._compute, plan, method, (experience.classes,)).equip(plan)
         teller = _Teller(reporter(not self._verbose))
         ahead = plan_steps(method, plan, (experience.classes,), self._learner.seen)
@@ -187,7 +193,10 @@ class ContinualClassifier:
         if about.get("format") != FORMAT:
             raise InputError(f"{path} does not hold a classifier of this program (expected {FORMAT!r}).")
         try:
-            classifier = ContinualClassifier(**about["settings"], classes=about["classes"])
+            settings = dict(about["settings"])
+            if about["shape"] is not None:  # whatever is not there did not exist then, and had no part in it
+                settings = DEFAULTS | settings
+            classifier = ContinualClassifier(**settings, classes=about["classes"])
             memory, _ = unpack(section(tensors, "memory"), dict(about["memory"]), str(path))
             classifier._labels = labels = tuple(label_from_json(label) for label in about["labels"])
             classifier._calls = calls = int(about["calls"])
@@ -223,8 +232,9 @@ class ContinualClassifier:
         filled = Experiment.of(shape=self._shape, **self._given).as_dict()
         return {name: value for name, value in filled.items() if name not in OF_STREAMS}
 
-    def _plan(self, shape: tuple[int, int, int], labels: Iterable[Hashable] = (), edge: int = 0) -> Plan:
+    def _plan(self, shape: tuple[int, int, int], labels: Iterable[Hashable] = (), first: Tensor | None = None) -> Plan:
         experiment, names = Experiment.of(shape=shape, **self._given), [str(one) for one in labels]
+        edge = 0 if first is None else edge_of(experiment, first)
         return plan_of(experiment, shape, self._classes, names, edge)
 
     def _checked_shape(self, pixels: Tensor) -> tuple[int, int, int]:

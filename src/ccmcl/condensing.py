@@ -162,7 +162,7 @@ def starting(plan: Plan, method: str, count: int, pixels: Tensor, fresh: int, ge
             else Pixels.draw(generator, count, small, torch.float32)
         )
         return formed(type(drawn), drawn.tensors(), form)
-    apart = apart_of(plan, count, learned=True)
+    apart = apart_of(plan, min(count, images) if mixing else count, learned=True)
     if shape.start == "typical" and count < len(pixels):
         away = chosen(fresh, len(pixels), apart, apart, generator)
         others = pixels[others_than(away, len(pixels))]

@@ -257,6 +257,8 @@ class Experiment:
                 f"The method {self.method} goes on in a way of its own: give continued no, or one of the methods "
                 f"{', '.join(CONTINUED)}."
             )
+        if self.filled == "yes" and self.method in ("finetune", "joint"):
+            raise InputError(f"The method {self.method} has no budget to fill: give filled no.")
         if self.labels == "soft" and self.continued == "yes":
             raise InputError(
                 "A network that goes on is told by itself what images are taken for, not by soft labels: "

@@ -124,18 +124,18 @@ class Encoded:
 
     def shrunk(self, count: int, images: int = 0, apart: int = 0, was: int = 0) -> Encoded:  # noqa: ARG002
         """Keep ``count`` pictures."""
-        return self._only(remaining(len(self.ends), count, apart, was))
+        return self.only(remaining(len(self.ends), count, apart, was))
 
-    def within(self, room: int, beside: int) -> Encoded:
-        """Keep the pictures, from the first, that fit into so many bytes, each with so many beside it."""
+    def within(self, room: int, beside: int) -> Int64[Tensor, "n"]:
+        """Choose the pictures, from the first, that fit into so many bytes, each with so many beside it."""
         chosen, used = list[int](), 0
         for place, length in enumerate(self._lengths().tolist()):
             if used + length + beside <= room:
                 chosen.append(place)
                 used += length + beside
-        return self._only(torch.tensor(chosen, dtype=torch.int64))
+        return torch.tensor(chosen, dtype=torch.int64)
 
-    def _only(self, places: Int64[Tensor, "n"]) -> Encoded:
+    def only(self, places: Int64[Tensor, "n"]) -> Encoded:
         """Keep the pictures of these places."""
         lengths = self._lengths()
         files = torch.split(self.files[: int(lengths.sum())], lengths.tolist())

@@ -16,7 +16,7 @@ from ccmcl.learn import Distil, Shared, Trainer, at_once, logits_of
 from ccmcl.loop import Drive, checked, generator_for, section
 from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, unit
 from ccmcl.nets import Params, together
-from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, fitted, made_room
+from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, fitted, lasting, made_room
 from ccmcl.sources import Beside, Evenly, Pictures, Replay, Source, WithLogits, shares
 from ccmcl.stream import Experience
 from ccmcl.training import all_going_on, all_impartial, grown, learning, outputs_after, trainer
@@ -256,7 +256,7 @@ def _store(
         kept = _kept(plan, pixels[chosen(fresh, len(pixels), some, apart_of(plan, some, learned=False), generator)])
         if judge is not None:
             kept = replace(kept, logits=judge(as_pixels(kept)))
-        memory = memory.plus(label, fitted(plan, kept, classes))
+        memory = memory.plus(label, fitted(plan, lasting(plan, kept), classes))
     return memory
 
 

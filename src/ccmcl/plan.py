@@ -190,7 +190,8 @@ def set_apart(plan: Plan, kept: Remembered) -> int:
     network can be asked, later, what it takes pictures of that class for.
     """
     learned = isinstance(kept, Pixels | Composite)
-    return apart_of(plan, len(kept.components) if isinstance(kept, Composite) else count_of(kept), learned)
+    components = len(kept.components) if isinstance(kept, Composite) else count_of(kept)
+    return apart_of(plan, min(components, count_of(kept)), learned)
 
 
 def apart_of(plan: Plan, stored: int, learned: bool) -> int:
@@ -215,8 +216,9 @@ def chosen(fresh: int, every: int, count: int, apart: int, generator: Generator)
         others = away
     if wanted <= len(others):
         others = others[distinct(len(others), wanted, generator)]
-    else:
-        others = others[torch.randint(len(others), (wanted,), generator=generator)]
+    else:  # all of them, again and again
+        rounds = [torch.randperm(len(others), generator=generator) for _ in range(-(-wanted // len(others)))]
+        others = others[torch.cat(rounds)[:wanted]]
     return torch.cat([away[torch.arange(apart) % max(1, len(away))], others])
 
 
@@ -250,23 +252,35 @@ def made_room(plan: Plan, learner: Learner, experience: Experience, method: str)
 
 def fewer(plan: Plan, kept: Remembered, count: int) -> Remembered:
     """Keep so many pictures, images or components of a class. Of those set apart, it keeps as large a part."""
-    apart = apart_of(plan, count, isinstance(kept, Pixels | Composite))
-    was = set_apart(plan, kept)
-    return kept.shrunk(count, images_of(count, plan.ratio), min(apart, was), was)
+    images, was = images_of(count, plan.ratio), set_apart(plan, kept)
+    stored = min(count, images) if isinstance(kept, Composite) else count
+    apart = apart_of(plan, stored, isinstance(kept, Pixels | Composite))
+    return kept.shrunk(count, images, min(apart, was), was)
 
 
 def fitted(plan: Plan, kept: Remembered, classes: int) -> Remembered:
-    """Keep of encoded pictures, which differ in size, those that a class may have when so many share the budget.
+    """Keep of encoded pictures, which differ in size, those that a class may have when so many share the budget."""
+    return kept.only(fitting(plan, kept, classes)) if isinstance(kept, Encoded) else kept
+
+
+def lasting(plan: Plan, kept: Remembered) -> Remembered:
+    """Put those encoded pictures first that fit beside all classes that are to come, or say now that none does."""
+    if not isinstance(kept, Encoded) or not plan.filled or plan.classes is None:
+        return kept
+    last = fitting(plan, kept, plan.classes)
+    return kept.only(torch.cat([last, others_than(last, len(kept.ends))]))
+
+
+def fitting(plan: Plan, kept: Encoded, classes: int) -> Int64[Tensor, "n"]:
+    """Choose the encoded pictures that a class may have when so many share the budget.
 
     In the paper's count a byte of a file is a number, as it is of a picture; logits are not counted.
     """
-    if not isinstance(kept, Encoded):
-        return kept
     room, place = plan.budget.room(plan.net.shape, classes), kept.ends.element_size()
     if plan.budget.in_bytes:
-        kept = kept.within(room - LABEL_BYTES, place + (0 if kept.logits is None else kept.logits[0].nbytes))
+        places = kept.within(room - LABEL_BYTES, place + (0 if kept.logits is None else kept.logits[0].nbytes))
     else:
-        kept = kept.within(room, 1)
-    if not len(kept.ends):
+        places = kept.within(room, 1)
+    if not len(places):
         raise InputError(f"A budget of {plan.budget} is smaller than one picture per class: give a larger one.")
-    return kept
+    return places

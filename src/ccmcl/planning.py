@@ -6,11 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from torch import Tensor
+
 from ccmcl.budget import Budget
 from ccmcl.condense import Condensation
 from ccmcl.distribution import Distribution
 from ccmcl.experiment import Experiment
-from ccmcl.frequencies import Frequencies
+from ccmcl.frequencies import Frequencies, quiet_edge
 from ccmcl.learn import RECIPES, Recipe, Style
 from ccmcl.nets import ConvNet
 from ccmcl.plan import Plan, Shape
@@ -99,6 +101,11 @@ def plan_of(
         networks=experiment.networks,
         filled=experiment.filled == "yes",
     )
+
+
+def edge_of(experiment: Experiment, pixels: Tensor) -> int:
+    """Find the quiet edge of the first pictures, if anybody asks for it."""
+    return quiet_edge(pixels) if experiment.margin == "auto" else 0
 
 
 def margin_of(experiment: Experiment, shape: tuple[int, int, int], edge: int) -> int:

@@ -18,13 +18,12 @@ from ccmcl.errors import InputError
 from ccmcl.evaluate import Scores, confusion, tally
 from ccmcl.experiment import Experiment
 from ccmcl.files import check_writable
-from ccmcl.frequencies import quiet_edge
 from ccmcl.locks import CLAIM, held
 from ccmcl.loop import CPU, Job, State, generator_for, placed, section
 from ccmcl.memory import Memory
 from ccmcl.methods import METHODS, check, everything, plan_steps
 from ccmcl.plan import Learner, Plan
-from ccmcl.planning import plan_of
+from ccmcl.planning import edge_of, plan_of
 from ccmcl.progress import Reporter, Silent
 from ccmcl.store import Busy, Progress, RunFolder
 from ccmcl.stream import Stream, class_order
@@ -283,7 +282,7 @@ def arrange(experiment: Experiment, data: Dataset) -> tuple[Stream, Images, Plan
             raise InputError(f"Holding out {experiment.holdout} images leaves a class without any to learn from.")
     order = class_order(experiment.order, len(train.classes), experiment.seed)
     stream = Stream.of(train, order, experiment.sizes())
-    edge = quiet_edge(stream[0].pixels) if experiment.margin == "auto" else 0
+    edge = edge_of(experiment, stream[0].pixels)
     plan = plan_of(experiment, shape(data), len(stream.order), stream.names, edge)
     check(plan, experiment.method, len(stream.order))
     return stream, test, plan

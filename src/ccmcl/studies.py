@@ -125,7 +125,7 @@ def _on_ray(out: Path, address: str | None, each: int, cores: int, workers: int 
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         from ccmcl.cluster import Cluster
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise InputError("The engine ray needs Ray: pip install 'ccmcl[ray]'.") from error
 
     return Cluster(out, address, each, None if address else cores, workers, *rest)
