@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Generator
 
@@ -22,6 +22,7 @@ from ccmcl.stream import Experience
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 6), st.integers(1, 4), st.integers(0, 2), st.integers(1, 200))
+@example(before=1, new=3, again=0, batch=2)
 def test_experts_see_as_much_of_every_class_on_average(before: int, new: int, again: int, batch: int) -> None:
     plan = Plan(
         ConvNet((1, 8, 8), 4),

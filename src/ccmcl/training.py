@@ -133,7 +133,7 @@ def share_of_new(memory: Memory, experience: Experience) -> float:
 def balanced(plan: Plan, memory: Memory, experience: Experience) -> Source:
     """Make batches of the pictures at hand beside what is remembered, as much of every class."""
     share = share_of_new(memory, experience)
-    new = max(1, round(plan.recipe.batch * share))
+    new = max(1, min(round(plan.recipe.batch * share), plan.recipe.batch - bool(memory)))  # one is left for the memory
     pictures = Evenly(Pictures(experience.pixels.to(plan.device), experience.labels.to(plan.device), new))
     if not memory:
         return pictures
