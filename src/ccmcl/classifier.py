@@ -47,6 +47,7 @@ DEFAULTS = {
     for field in dataclasses.fields(Experiment)
     if field.name not in OF_STREAMS and field.default is not dataclasses.MISSING
 }
+"""What settings were before they existed."""
 
 
 class ContinualClassifier:
