@@ -382,6 +382,17 @@ def test_every_setting_of_an_experiment_can_be_given(out: Path, capsys: Capture)
     assert RunFolder(out / given.name).experiment() == given
 
 
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_help_begins_with_what_everybody_gives(out: Path, capsys: Capture, command: str) -> None:
+    first, second, third = told(capsys, [command, "--help"]).split("╭─ ")[1:4]
+    assert first.startswith("The experiment ")
+    for name in ("--dataset", "--method", "--budget", "--preset", "--seed"):
+        assert f"{name} " in first
+    assert second.startswith("Options ")
+    assert "--out " in second
+    assert "--dataset" not in second + third
+
+
 def test_threads_are_set(out: Path, capsys: Capture) -> None:
     before = torch.get_num_threads()
     try:

@@ -20,6 +20,7 @@ from ccmcl._version import __version__
 from ccmcl.errors import InputError, StorageError, printable
 from ccmcl.experiment import Experiment
 from ccmcl.options import (
+    OWN,
     Compile,
     DataDir,
     Device,
@@ -47,6 +48,7 @@ app = App(
     version=__version__,
     version_flags=["--version"],
     help_format="plaintext",
+    group_parameters=OWN,
     result_action="return_value",
     suppress_keyboard_interrupt=False,
 )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -23,6 +23,17 @@ WIDEST = 10_000
 WITH_COMMAS = ("order", "per_experience")
 """Settings whose one value may hold commas."""
 KINDS: dict[str, type] = {"str": str, "int": int, "float": float}
+SECTIONS = {
+    "The experiment": "dataset method budget preset seed",
+    "The stream": "order per_experience holdout",
+    "The memory": "filled ratio reduction frequencies lens margin bits squash start labels codec quality",
+    "How the memory is learned": "objective distance experts expert_steps expert_width turned updates judged "
+    "outer inner matching training condense_batch condense_optimiser condense_rate",
+    "The network and how it learns": "network width blocks widening networks precision continued recipe changes "
+    "mirrored looks steps batch rate",
+}
+"""Settings as the help lists them: what everybody gives comes first, then the command's own options."""
+OWN = Group("Options", sort_key=0.5)
 
 
 def whole(_: object, tokens: Sequence[Any]) -> int:
@@ -38,14 +49,17 @@ def given(several: bool) -> Any:
 
     With ``several``, each is a text that may hold several values.
     """
+    fields = {field.name: field for field in dataclasses.fields(Experiment)}
+    sections = {name: section for section, names in SECTIONS.items() for name in names.split()}
+    groups = {section: Group(section, sort_key=place) for place, section in enumerate(SECTIONS)}
     entries: list[tuple[str, Any, Any]] = []
-    for field in dataclasses.fields(Experiment):
-        default = "by preset" if field.name in BY_PRESET else field.default
+    for name, field in sorted(fields.items(), key=lambda item: list(sections).index(item[0])):
+        default = "by preset" if name in BY_PRESET else field.default
         about = f"{field.metadata['help']} (default: {default})"
         kind: Any = str if several else KINDS[str(field.type)]
         convert = whole if kind is int else None
-        parameter = Parameter(help=about, show_default=False, converter=convert)
-        entries.append((field.name, Annotated[kind | None, parameter], dataclasses.field(default=None)))
+        parameter = Parameter(help=about, show_default=False, converter=convert, group=groups[sections[name]])
+        entries.append((name, Annotated[kind | None, parameter], dataclasses.field(default=None)))
     own = {"__module__": __name__}  # a class of no module's is not unfolded into options
     name = "Several" if several else "Given"
     return dataclasses.make_dataclass(name, entries, namespace=own, frozen=True, kw_only=True)
