@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Generator, Tensor
+from torch._inductor import codecache
 
 from ccmcl import compiling, naive
 from ccmcl.compiling import CACHE_VARIABLE, Graphs, code_folder, keep_compiled, private
@@ -80,8 +81,8 @@ def test_a_compiled_run_in_double_precision_gives_the_memory_of_the_naive_transc
         assert (found - start).abs().max() > 1e-3
 
 
-def test_a_compiled_learner_in_double_precision_is_the_naive_one(graphs: Graphs) -> None:
-    net = ConvNet(SHAPE, 8)
+def test_a_compiled_learner_in_double_precision_is_the_naive_one() -> None:
+    graphs, net = Graphs(), ConvNet(SHAPE, 8)
     images, labels = torch.rand(12, *SHAPE, generator=seeded(5), dtype=DOUBLE), torch.arange(12) % 4
     gradient = partial(Engine(graphs=graphs).gradient, Classify(net))
     job = Trainer(
@@ -90,8 +91,11 @@ def test_a_compiled_learner_in_double_precision_is_the_naive_one(graphs: Graphs)
     ours = section(drive({"learn": job})["learn"], "params")
     reference = naive.Net(*SHAPE, filters=8, blocks=net.blocks, outputs=4)
     theirs = naive.algorithm_2(reference, images, labels, seeded(3), steps=20, batch=32, rate=0.05)
+    Engine(graphs=graphs).gradient(
+        Classify(net), net.init(seeded(1), 10, DOUBLE), Replay(images, labels, 32).take(torch.arange(32) % 12)
+    )
     assert not graphs.failed
-    assert len(graphs.used) == 2, "four outputs need no graph of their own"
+    assert len(graphs.used) == 1, "four outputs need no graph of their own"
     for name, expected in (("conv0.weight", "convolutions.0.weight"), ("head.weight", "head.weight")):
         assert (ours[name] - theirs[expected]).abs().max() < 1e-9
 
@@ -254,11 +258,33 @@ def test_code_is_kept_beside_the_data_unless_a_folder_was_chosen(
     monkeypatch.setenv("CCMCL_CACHE", str(tmp_path))
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "chosen"))
     keep_compiled()
-    assert os.environ[CACHE_VARIABLE] == str(tmp_path / "chosen")
-    assert code_folder() is None, "nobody has made it"
+    assert code_folder() == tmp_path / "chosen"
     monkeypatch.delenv(CACHE_VARIABLE)
     keep_compiled()
     assert code_folder() == tmp_path / "compiled"
+
+
+def test_headers_are_kept_with_the_code(graphs: Graphs) -> None:
+    before = codecache._HEADER_DIR
+    assert graphs(torch.mul, torch.full((5,), 3.0), torch.full((5,), 2.0)).tolist() == [6.0] * 5
+    assert not graphs.failed
+    folder = code_folder()
+    assert folder is not None
+    assert list((folder / "headers").glob("*.gch"))
+    assert before == codecache._HEADER_DIR
+
+
+def test_without_a_folder_of_our_own_code_is_kept_in_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "compiled").mkdir()
+    (tmp_path / "compiled").chmod(0o777)
+    monkeypatch.setenv("CCMCL_CACHE", str(tmp_path))
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
+    keep_compiled()
+    folder = code_folder()
+    assert folder is not None
+    assert folder != tmp_path / "compiled"
+    assert private(folder)
+    assert not list(folder.iterdir())
 
 
 def test_code_is_not_kept_where_others_can_write(tmp_path: Path) -> None:

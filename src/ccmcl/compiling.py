@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import shutil
 import stat
+import tempfile
 import warnings
 import zlib
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +60,7 @@ class Graphs:
             with warnings.catch_warnings():  # what the compiler thinks of itself concerns nobody here
                 warnings.simplefilter("ignore")
                 keep_compiled()
-                with alone(key), tiled(code_folder() if self.tiles else None, trace=True), unlocked():
+                with alone(key), tiled(code_folder() if self.tiles else None, trace=True), unlocked(), own_headers():
                     compiled = compile_graph(function, leaves, layout)
                     result = compiled(*leaves)
         except Exception as error:  # whatever is wrong with a compiler, there is another way
@@ -119,6 +121,31 @@ def unlocked() -> Iterator[None]:
         Bindings.call_entry_function = LOCKED
 
 
+@contextmanager
+def own_headers() -> Iterator[None]:
+    """Have the compiler keep what it has read of PyTorch's headers beside the code.
+
+    By itself it takes them from a place below /tmp, which somebody else could have made first. Where that place cannot
+    be chosen, headers are read each time.
+    """
+    from torch._inductor import codecache, config
+
+    names, folder = ("_HEADER_DIR", "_HEADER_LOCK_DIR"), code_folder()
+    before = {name: getattr(codecache, name, None) for name in names}
+    if folder is None or None in before.values():
+        with config.patch(cpp_cache_precompile_headers=False):
+            yield
+        return
+    headers = folder / "headers"
+    for name, path in zip(names, (headers, headers / "locks"), strict=True):
+        setattr(codecache, name, str(path))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(codecache, name, value)
+
+
 def unpooled(
     gradient: Tensor,
     x: Tensor,
@@ -139,12 +166,20 @@ def unpooled(
 
 
 def keep_compiled() -> None:
-    """Have compiled code kept in a folder of our cache that nobody else can write to, unless one was chosen."""
+    """Have compiled code kept in a folder of our cache that nobody else can write to, unless one was chosen.
+
+    Where there is none, it is kept as long as this process lives; the compiler's own place is below /tmp, and somebody
+    else could have made it first.
+    """
     if CACHE_VARIABLE in os.environ:
+        with suppress(OSError):
+            Path(os.environ[CACHE_VARIABLE]).mkdir(parents=True, exist_ok=True)
         return
     folder = Path(os.environ.get("CCMCL_CACHE") or pooch.os_cache("ccmcl")).expanduser() / "compiled"
-    if private(folder):
-        os.environ[CACHE_VARIABLE] = str(folder)
+    if not private(folder):
+        folder = Path(tempfile.mkdtemp(prefix="ccmcl-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ[CACHE_VARIABLE] = str(folder)
 
 
 def has_tiles() -> bool:
