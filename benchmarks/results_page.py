@@ -1,4 +1,4 @@
-"""Write docs/results.md and docs/choices.md from the run folders under results/.
+"""Write docs/results.md, and the first table of README.md, from the run folders under results/.
 
     python benchmarks/results_page.py
 
@@ -25,7 +25,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 from ccmcl.figures import COLOURS, INK, MARKS, STYLE, bytes_of, frontier, seconds_of, short
-from ccmcl.published import paper_figure
+from ccmcl.published import METHODS, TABLE, paper_figure
 from ccmcl.records import Record, read_runs
 from ccmcl.results import Row, table
 
@@ -66,6 +66,29 @@ def beside_paper(rows: list[Row], against: str | None = None) -> list[str]:
         body.append([*cells, f"{100 * row.forgetting.mean:.1f}", f"{row.bytes:,}", time_of(row)])
     head = ["", "method", "K", "n", "accuracy, %", "paper, %", "difference", "forgetting, %", "bytes", "time"]
     return lines_of(head, body, 2)
+
+
+def headline(results: Path) -> list[str]:
+    """Set what the presets reach on the test set beside the paper's own method, by its smallest and largest buffer."""
+    found: dict[tuple[str, str, str], Row] = {}
+    for study in ("fast-test", "best-test"):
+        for row in table(read_runs(results / study)):
+            found[study, row.experiment.dataset, row.experiment.budget] = row
+    body = []
+    for dataset, by_buffer in TABLE.items():
+        for buffer in (min(by_buffer), max(by_buffer)):
+            rows = [found.get((study, dataset, str(buffer))) for study in ("fast-test", "best-test")]
+            cells = ["" if row is None else f"{row.accuracy.percent()} ({row.n})" for row in rows]
+            mean, std = by_buffer[buffer][METHODS.index("composite")]
+            body.append([f"{TITLES[dataset]} {buffer}", f"{mean} ± {std} (5)", *cells])
+    return lines_of(["data set, budget", "the paper's method", "`--preset fast`", "`--preset best`"], body, 1)
+
+
+def introduced(results: Path) -> str:
+    """Write the README with its first table as the folders have it."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    head, _, rest = re.split(r"(?<=<!-- measured -->\n)(.*?)(?=<!-- /measured -->)", text, flags=re.DOTALL)
+    return head + "".join(line + "\n" for line in headline(results)) + rest
 
 
 def optimisers(records: list[Record]) -> list[str]:
@@ -170,3 +193,4 @@ def made(results: Path, page: str = "results") -> str:
 if __name__ == "__main__":
     for page in ("results",):
         (ROOT / "docs" / f"{page}.md").write_text(made(ROOT / "results", page), "utf-8")
+    (ROOT / "README.md").write_text(introduced(ROOT / "results"), "utf-8")

@@ -24,6 +24,20 @@ def test_page_in_the_documentation_is_the_one_the_folders_make() -> None:
     assert (ROOT / "docs" / "results.md").read_text("utf-8") == page.made(ROOT / "results")
 
 
+def test_first_table_of_the_readme_is_the_one_the_folders_make() -> None:
+    assert (ROOT / "README.md").read_text("utf-8") == page.introduced(ROOT / "results")
+
+
+def test_first_table_has_seeds_together_and_leaves_open_what_was_not_measured(tmp_path: Path) -> None:
+    for seed, accuracy in enumerate((0.90, 0.92)):
+        finished(tmp_path / "best-test", accuracy, dataset="mnist", shape=(1, 28, 28), preset="best", seed=seed)
+    (tmp_path / "fast-test").mkdir()
+    lines = page.headline(tmp_path)
+    assert lines[2] == "| MNIST 20 | 86.0 ± 2.7 (5) |  | 91.0 ± 1.4 (2) |"
+    assert lines[3] == "| MNIST 100 | 95.0 ± 0.1 (5) |  |  |"
+    assert len(lines) == 2 + 8
+
+
 def test_page_sets_ours_beside_the_paper(tmp_path: Path) -> None:
     for seed, accuracy in enumerate((0.85, 0.87)):
         settings: dict[str, Any] = {"dataset": "mnist", "preset": "paper", "shape": (1, 28, 28), "seed": seed}
