@@ -1,4 +1,4 @@
-"""Write docs/results.md, and the first table of README.md, from the run folders under results/.
+"""Write docs/results.md, docs/choices.md and the first table of README.md from the run folders under results/.
 
     python benchmarks/results_page.py
 
@@ -6,8 +6,8 @@ Each folder below results/ is a study: `published` (the smallest buffers beside 
 by the preset of a few minutes, on held-out training images), `fast-test` (on the test set), `best` (by the preset of
 the highest accuracy, held out), `best-test` (on the test set), `optimiser` (which rule reproduces the paper, held out),
 `digits` (the embedded set), `choices` (one choice of a preset changed at a time, held out), `bytes` (methods at equal
-bytes, held out), `mixing` (free images or mixed components on every set, held out), and those of docs/memory.md:
-`apart` and `learner`.
+bytes, held out), `mixing` (free images or mixed components on every set, held out), `apart` and `learner` (what was
+tried for networks that go on, held out; their tables are written by hand, since they are of several versions).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ccmcl.records import Record, read_runs
 from ccmcl.results import Row, table
 
 ROOT = Path(__file__).parents[1]
+PAGES = ("results", "choices")
 BY_INTEREST = ("cifar10", "mnist", "svhn", "fashion-mnist")
 CHOSEN = ("choices", "bytes", "mixing")
 """Studies of what differs from a preset."""
@@ -191,6 +192,6 @@ def made(results: Path, page: str = "results") -> str:
 
 
 if __name__ == "__main__":
-    for page in ("results",):
+    for page in PAGES:
         (ROOT / "docs" / f"{page}.md").write_text(made(ROOT / "results", page), "utf-8")
     (ROOT / "README.md").write_text(introduced(ROOT / "results"), "utf-8")

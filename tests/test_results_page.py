@@ -20,8 +20,9 @@ page = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(page)
 
 
-def test_page_in_the_documentation_is_the_one_the_folders_make() -> None:
-    assert (ROOT / "docs" / "results.md").read_text("utf-8") == page.made(ROOT / "results")
+@pytest.mark.parametrize("name", page.PAGES)
+def test_page_in_the_documentation_is_the_one_the_folders_make(name: str) -> None:
+    assert (ROOT / "docs" / f"{name}.md").read_text("utf-8") == page.made(ROOT / "results", name)
 
 
 def test_first_table_of_the_readme_is_the_one_the_folders_make() -> None:
