@@ -13,9 +13,9 @@ from torch import Generator, Tensor
 from ccmcl.engine import Batch, Classify, Engine, widened
 from ccmcl.learn import AS_IT_IS, PLAIN, STRONG, ZOOM, Distil, Shared, Style, Trainer, logits_of
 from ccmcl.loop import drive, section
-from ccmcl.memory import unit
 from ccmcl.nets import ConvNet, Params
 from ccmcl.sources import Beside, Evenly, Pictures, Replay, Taught, Turned, Varied, WithLogits, distinct, shares
+from ccmcl.values import unit
 
 DOUBLE = torch.float64
 

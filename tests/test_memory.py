@@ -24,8 +24,8 @@ from ccmcl.memory import (
     nbytes,
     remaining,
     scalars,
-    unit,
 )
+from ccmcl.values import unit
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 

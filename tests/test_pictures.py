@@ -15,9 +15,10 @@ from PIL import Image
 
 from ccmcl.errors import InputError, StorageError
 from ccmcl.forms import Form
-from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, Remembered, formed, scaled
+from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, Remembered, formed
 from ccmcl.pictures import draw_memory, mosaic
 from ccmcl.terminal import stored_shape
+from ccmcl.values import scaled
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 Colour = tuple[int, int, int]

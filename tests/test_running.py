@@ -20,12 +20,13 @@ from ccmcl.condense import FORMING_IMAGES, moments
 from ccmcl.data import load
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
-from ccmcl.memory import Composite, eight_bit
+from ccmcl.memory import Composite
 from ccmcl.methods import METHODS
 from ccmcl.plan import COUNTS
 from ccmcl.progress import Reporter
 from ccmcl.running import arrange, run
 from ccmcl.store import RunFolder
+from ccmcl.values import visible
 
 TINY: dict[str, Any] = {
     "preset": "paper",
@@ -170,7 +171,7 @@ def test_memory_can_be_watched_forming(once: RunFolder, method: str) -> None:
     total = once.experiment().outer * once.experiment().inner
     for (_, label), seen in watched.items():
         assert list(seen) == moments(total)
-        assert torch.equal(seen[total], eight_bit(memory[label].images()[:FORMING_IMAGES]))
+        assert torch.equal(seen[total], visible(memory[label].images()[:FORMING_IMAGES]))
         assert not torch.equal(seen[total], seen[0])
 
 

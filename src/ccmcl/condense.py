@@ -12,8 +12,9 @@ from ccmcl import optimisers
 from ccmcl.engine import Batch, Classify, Engine, Update, descend, even, weighed
 from ccmcl.forms import Form
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
-from ccmcl.memory import Learned, eight_bit, formed, unit
+from ccmcl.memory import Learned, formed
 from ccmcl.nets import ConvNet, Params
+from ccmcl.values import unit, visible
 
 FORMING_IMAGES = 8
 """Images of a class that are followed while they form."""
@@ -173,7 +174,7 @@ def forming(done: int, total: int, form: Form, tensors: Params) -> State:
     """Keep what the first images look like, at a few moments: how a memory forms can be looked at later."""
     if done not in moments(total):
         return {}
-    return {f"forming.{done}": eight_bit(form.images(tensors)[:FORMING_IMAGES])}
+    return {f"forming.{done}": visible(form.images(tensors)[:FORMING_IMAGES])}
 
 
 def moments(total: int) -> list[int]:

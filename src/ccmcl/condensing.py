@@ -15,13 +15,14 @@ from ccmcl.distribution import Courses, Matcher
 from ccmcl.engine import capacity, widened
 from ccmcl.learn import STRONG, Shared, Trainer
 from ccmcl.loop import State, checked, generator_for, placed
-from ccmcl.memory import Composite, Exemplars, Learned, Memory, Pixels, Remembered, formed, unit
+from ccmcl.memory import Composite, Exemplars, Learned, Memory, Pixels, Remembered, formed
 from ccmcl.nets import outputs_of
 from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, made_room, others_than, set_apart
 from ccmcl.sources import Source, Turned, Varied, directions
 from ccmcl.stream import Experience
 from ccmcl.threads import limited
 from ccmcl.training import all_going_on, balanced
+from ccmcl.values import eight_bit, unit
 
 
 @limited(1)  # with more, what is remembered would be decoded to other last bits
@@ -238,9 +239,4 @@ def as_pixels(kept: Remembered) -> Tensor:
     """Turn remembered images back into eight-bit pictures, to be joined with new ones of their class."""
     if isinstance(kept, Exemplars) and kept.form.size is None:
         return kept.pixels
-    return as_eight_bit(kept.images())
-
-
-def as_eight_bit(images: Tensor) -> Tensor:
-    """Round images to eight bits."""
-    return (images.clamp(0, 1) * 255).round().to(torch.uint8)
+    return eight_bit(kept.images())

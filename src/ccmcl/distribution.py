@@ -18,10 +18,11 @@ from ccmcl.engine import Engine
 from ccmcl.forms import Form
 from ccmcl.learn import AHEAD, fallen
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
-from ccmcl.memory import Learned, count_of, unit
+from ccmcl.memory import Learned, count_of
 from ccmcl.nets import ConvNet, Params
 from ccmcl.objectives import DEAD, DISTANCES, TINY
 from ccmcl.sources import CHANCES
+from ccmcl.values import unit
 
 FEW = 120
 """Of Q images, if that is more than so many, each is moved at this / Q of the rate: many images show what a class is

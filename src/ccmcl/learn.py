@@ -15,9 +15,9 @@ from torch import Generator, Tensor
 from ccmcl.augment import zoomed
 from ccmcl.engine import Batch, descend
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
-from ccmcl.memory import unit
 from ccmcl.nets import ConvNet, Params
 from ccmcl.sources import Source
+from ccmcl.values import unit
 
 AHEAD = 50
 """Draws are made for so many steps at a time, so that the device never waits for them."""

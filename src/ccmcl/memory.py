@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from ccmcl.budget import LABEL_BYTES
 from ccmcl.encoding import decode, encode
 from ccmcl.forms import Form
+from ccmcl.values import unit
 
 PLAIN, SQUASHED = Form(), Form(squash=True)
 
@@ -296,28 +297,6 @@ def remaining(total: int, count: int, apart: int, was: int) -> Int64[Tensor, "n"
 def rows(tensor: Tensor | None, places: Int64[Tensor, "n"]) -> Tensor | None:
     """Take some rows of what may not be there."""
     return None if tensor is None else tensor[places]
-
-
-def unit(pixels: UInt8[Tensor, "..."], dtype: torch.dtype = torch.float32) -> Float[Tensor, "..."]:
-    """Bring eight-bit pictures to values in [0, 1]."""
-    return pixels.to(dtype) / 255
-
-
-def eight_bit(images: Float[Tensor, "q c h w"]) -> UInt8[Tensor, "q c h w"]:
-    """Round images to eight bits, each stretched first if it leaves [0, 1]: good enough to look at.
-
-    >>> eight_bit(torch.tensor([-1.0, 0.0, 1.0]).reshape(1, 1, 1, 3)).flatten()
-    tensor([  0, 128, 255], dtype=torch.uint8)
-    """
-    return (scaled(images) * 255).round().to(torch.uint8)
-
-
-def scaled(images: Float[Tensor, "q c h w"]) -> Float[Tensor, "q c h w"]:
-    """Stretch each image to [0, 1] if it leaves that interval, as learned images may."""
-    low = images.amin((1, 2, 3), keepdim=True)
-    high = images.amax((1, 2, 3), keepdim=True)
-    outside = (low < 0) | (high > 1)
-    return ((images - low) / (high - low).clamp(min=1e-12)).where(outside, images)
 
 
 def stored(memory: Kept) -> dict[str, Tensor]:

@@ -9,17 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from ccmcl.condensing import as_eight_bit, as_pixels, at_hand, condensers, courses, leading, taken_for
+from ccmcl.condensing import as_pixels, at_hand, condensers, courses, leading, taken_for
 from ccmcl.engine import Batch, Classify, Judge
 from ccmcl.forms import reduced
 from ccmcl.learn import Distil, Shared, Trainer, at_once, logits_of
 from ccmcl.loop import Drive, checked, generator_for, section
-from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, unit
+from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels
 from ccmcl.nets import Params, together
 from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, fitted, lasting, made_room
 from ccmcl.sources import Beside, Evenly, Pictures, Replay, Source, WithLogits, shares
 from ccmcl.stream import Experience
 from ccmcl.training import all_going_on, all_impartial, grown, learning, outputs_after, trainer
+from ccmcl.values import eight_bit, unit
 
 Meet = Callable[[Plan, Learner, Experience, Drive], Learner]
 """Meets one experience: comes out with a new memory and a new network."""
@@ -264,7 +265,7 @@ def _kept(plan: Plan, pixels: Tensor) -> Exemplars | Encoded:
     """Store pictures: smaller and encoded, if asked for."""
     shape, form = plan.shape, plan.form()
     if shape.reduction > 1:
-        pixels = as_eight_bit(reduced(unit(pixels), plan.small()))
+        pixels = eight_bit(reduced(unit(pixels), plan.small()))
     if shape.codec == "raw":
         return Exemplars(pixels, form=form)
     return Encoded.of(pixels, shape.codec, shape.quality, form=form)

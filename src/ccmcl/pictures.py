@@ -17,7 +17,8 @@ from torch import Tensor
 
 from ccmcl.errors import InputError, printable
 from ccmcl.files import write
-from ccmcl.memory import TITLES, Composite, Memory, scaled
+from ccmcl.memory import TITLES, Composite, Memory
+from ccmcl.values import scaled
 
 MOST_IN_A_ROW = 20
 MOST_SHOWN = 100

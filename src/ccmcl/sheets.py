@@ -13,8 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from ccmcl.errors import InputError
-from ccmcl.memory import TITLES, Composite, Memory, eight_bit
+from ccmcl.memory import TITLES, Composite, Memory
 from ccmcl.store import RunFolder
+from ccmcl.values import visible
 
 COLUMNS = 8
 """Images of a class that are shown."""
@@ -54,12 +55,12 @@ def pictures(folder: RunFolder) -> dict[str, Any] | None:
         "width": first.shape[3],
         "classes": [names[label] if label < len(names) else str(label) for label in memory],
         "title": TITLES[kinds.pop()] if len(kinds) == 1 else "images",
-        "images": sheet([eight_bit(kept.images()[:COLUMNS]) for kept in memory.values()]),
+        "images": sheet([visible(kept.images()[:COLUMNS]) for kept in memory.values()]),
         "columns": max(min(COLUMNS, len(kept.images())) for kept in memory.values()),
     }
     components = [kept.parts(COLUMNS) for kept in memory.values() if isinstance(kept, Composite)]
     if len(components) == len(memory):
-        found["components"] = sheet([eight_bit(stretched(part)) for part in components])
+        found["components"] = sheet([visible(stretched(part)) for part in components])
         found["component_columns"] = max(min(COLUMNS, len(part)) for part in components)
     return found
 

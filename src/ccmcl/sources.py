@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from ccmcl.augment import changed, changes, kinds, mixed_in, several
 from ccmcl.engine import Batch, even, weighed
-from ccmcl.memory import unit
+from ccmcl.values import unit
 
 CHANCES = 1 << 24
 """Even numbers over [0, 1) are drawn as whole ones below this."""
