@@ -11,7 +11,7 @@ from typing import Any
 
 import jaxtyping
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ccmcl.budget import images_of
@@ -157,6 +157,45 @@ def test_pictures_too_large_for_frequencies_are_stored_smaller() -> None:
     assert (asked.frequencies, asked.lens, asked.reduction) == (20, "no", 1)
 
 
+@given(
+    st.sampled_from([GREY, COLOUR, (1, 64, 64), (3, 16, 24), (1, 8, 8)]),
+    st.sampled_from(["{}", "{}/class", "{}KiB", "{}KiB/class"]),
+    st.integers(10, 500),
+    st.integers(1, 20),
+    st.integers(0, 2),
+    st.sampled_from([8, 32]),
+)
+def test_an_image_is_finer_only_where_that_does_not_leave_few_of_them(
+    shape: tuple[int, int, int], unit: str, amount: int, classes: int, edge: int, bits: int
+) -> None:
+    made = Experiment.of(shape=shape, dataset="own", budget=unit.format(amount), bits=bits, filled="no")
+    assume("KiB" not in unit or 1024 * amount >= 1000 * classes)
+    assume("KiB" in unit or "class" in unit or amount >= classes)
+    plan = plan_of(made, shape, classes, edge=edge)
+    few = plan.net.frequencies
+    assert few == plan.learned("condensation").frequencies is not None
+    pixels, count = few.inside[0] * few.inside[1], few.count
+    most, least = (max(32, min(256, pixels // part)) for part in (6, 12))
+    assert min(least, pixels) <= count <= min(most, pixels)
+    images = COUNTS["condensation"](plan, classes)
+    if count > least:
+        assert images >= 22, "ranges of eight bits may take the room of two"
+    if count < most:
+        assert images <= 25
+
+
+def test_too_large_pictures_have_no_frequencies_by_themselves() -> None:
+    asked = Experiment.of(shape=(3, 1000, 800), dataset="large", preset="best", frequencies="auto")
+    with pytest.raises(InputError, match="1000×800 pixels are too large for frequencies auto"):
+        plan_of(asked, (3, 1000, 800), 10)
+
+
+@pytest.mark.parametrize("wrong", ["many", "-1", "1.5", "", -1])
+def test_frequencies_are_a_number_or_auto(wrong: Any) -> None:
+    with pytest.raises(InputError, match="setting frequencies must be"):
+        Experiment.of(dataset="mnist", frequencies=wrong)
+
+
 @pytest.mark.parametrize("name", ["outer", "inner", "matching", "training"])
 def test_settings_that_a_preset_has_no_use_for_are_not_passed_over(name: str) -> None:
     given: dict[str, Any] = {"dataset": "mnist", "preset": "best", name: 3}
@@ -196,7 +235,9 @@ def test_what_is_stored_as_it_is_is_seen_as_it_is(preset: str) -> None:
     for method in METHODS:
         made = Experiment.of(dataset="cifar10", preset=preset, method=method)
         assert made.recipe == "strong"
-        assert (made.frequencies, made.lens) == ((170, "yes") if method in ("composite", "condensation") else (0, "no"))
+        assert (made.frequencies, made.lens) == (
+            ("auto", "yes") if method in ("composite", "condensation") else (0, "no")
+        )
     assert Experiment.of(dataset="cifar10", preset=preset).method == "condensation"
 
 

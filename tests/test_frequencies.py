@@ -220,6 +220,10 @@ def test_an_experiment_says_how_many_and_who_sees_them() -> None:
     for count, margin in ((70, 5), (400, 4), (484, 3), (784, 0)):  # there must be room for all of them
         found = plan_of(Experiment.of(**given, frequencies=count, margin="auto"), (1, 28, 28), 10, edge=5)
         assert found.shape.margin == margin
+    for edge, margin, count in ((0, 0, 130), (3, 3, 80), (7, 7, 32), (12, 11, 32)):  # as many as suit what is inside
+        asked = Experiment.of(**given, budget="100", frequencies="auto", margin="auto")
+        found = plan_of(asked, (1, 28, 28), 10, edge=edge)
+        assert (found.shape.margin, found.shape.frequencies) == (margin, count)
     with pytest.raises(InputError, match="the margin 0"):
         Experiment.of(**given, margin="3")
     with pytest.raises(InputError, match="margin must be auto or a number"):

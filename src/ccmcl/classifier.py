@@ -149,7 +149,8 @@ class ContinualClassifier:
         finally:
             teller.reporter.end()
         self._learner, self._labels, self._shape = learner, tuple(numbers), shape
-        self._given |= {"margin": str(plan.shape.margin)}  # the first pictures have decided it
+        # The first pictures have decided them.
+        self._given |= {"margin": str(plan.shape.margin), "frequencies": plan.shape.frequencies}
         self._calls += 1
         return self
 

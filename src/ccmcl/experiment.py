@@ -124,7 +124,11 @@ class Experiment:
     precision: str = setting("numbers that convolutions compute with: float32 or bfloat16", "float32")
     ratio: float = setting("images per component, Q/P", 2.0)
     reduction: int = setting("what is stored has 1/this of the resolution; images are enlarged from it", 1)
-    frequencies: int = setting("what is learned are so many of the lowest frequencies of a picture; 0 for pixels", 0)
+    frequencies: int | str = setting(
+        "what is learned are so many of the lowest frequencies of a picture: a number, auto (one for six pixels inside "
+        "the margin; fewer where that would leave few images), or 0 for pixels",
+        0,
+    )
     lens: str = setting("networks see only these frequencies of any picture: yes or no", "no")
     margin: str = setting(
         "pixels at the edge of pictures of which no frequencies are kept: a number, or auto (as wide as the edge in "
@@ -241,7 +245,11 @@ class Experiment:
         for name in ("blocks", "networks"):
             if getattr(self, name) > MOST_OF_ONE_KIND:
                 raise InputError(f"The setting {name} must be at most {MOST_OF_ONE_KIND}, not {getattr(self, name)}.")
-        for name in ("seed", "holdout", "training", "frequencies", "experts", "expert_width"):
+        if self.frequencies != "auto" and (isinstance(self.frequencies, str) or self.frequencies < 0):
+            raise InputError(
+                f"The setting frequencies must be auto or a number that is not negative, not {self.frequencies!r}."
+            )
+        for name in ("seed", "holdout", "training", "experts", "expert_width"):
             if getattr(self, name) < 0:
                 raise InputError(f"The setting {name} must not be negative ({getattr(self, name)}).")
         if self.frequencies and self.reduction > 1:
@@ -326,6 +334,11 @@ def from_dict(values: Mapping[str, Any]) -> Experiment:
 
 def check_type(name: str, value: object, declared: str) -> None:
     """Refuse a value that is not of a setting's type."""
-    expected: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int)}
+    expected: dict[str, tuple[type, ...]] = {
+        "str": (str,),
+        "int": (int,),
+        "float": (float, int),
+        "int | str": (int, str),
+    }
     if not isinstance(value, expected[declared]) or isinstance(value, bool):
         raise InputError(f"The setting {name} must be of type {declared}, not {value!r}.")

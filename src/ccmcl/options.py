@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -22,7 +23,6 @@ MOST_THREADS = 1024
 WIDEST = 10_000
 WITH_COMMAS = ("order", "per_experience")
 """Settings whose one value may hold commas."""
-KINDS: dict[str, type] = {"str": str, "int": int, "float": float}
 SECTIONS = {
     "The experiment": "dataset method budget preset seed",
     "The stream": "order per_experience holdout",
@@ -36,12 +36,26 @@ SECTIONS = {
 OWN = Group("Options", sort_key=0.5)
 
 
+def whole_or_word(text: str) -> int | str:
+    """Read a whole number where there is one.
+
+    >>> whole_or_word("12"), whole_or_word("auto")
+    (12, 'auto')
+    """
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,30}", text) else text
+
+
 def whole(_: object, tokens: Sequence[Any]) -> int:
     """Read a whole number as it is written; 1.5 is not one."""
     try:
         return int(tokens[0].value)
     except ValueError:
         raise ValueError(f"{tokens[0].value!r} is not a whole number.") from None
+
+
+TYPES: dict[str, Any] = {"str": str, "int": int, "float": float, "int | str": int | str}
+READERS: dict[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float, "int | str": whole_or_word}
+CONVERTERS = {"int": whole, "int | str": lambda _, tokens: whole_or_word(tokens[0].value)}
 
 
 def given(several: bool) -> Any:
@@ -56,8 +70,8 @@ def given(several: bool) -> Any:
     for name, field in sorted(fields.items(), key=lambda item: list(sections).index(item[0])):
         default = "by preset" if name in BY_PRESET else field.default
         about = f"{field.metadata['help']} (default: {default})"
-        kind: Any = str if several else KINDS[str(field.type)]
-        convert = whole if kind is int else None
+        declared = "str" if several else str(field.type)
+        kind, convert = TYPES[declared], CONVERTERS.get(declared)
         parameter = Parameter(help=about, show_default=False, converter=convert, group=groups[sections[name]])
         entries.append((name, Annotated[kind | None, parameter], dataclasses.field(default=None)))
     own = {"__module__": __name__}  # a class of no module's is not unfolded into options
@@ -94,7 +108,7 @@ def lists(changes: Any) -> dict[str, list[Any]]:
     for name, text in values(changes).items():
         words = [text] if name in WITH_COMMAS else [word.strip() for word in text.split(",")]
         try:
-            found[name] = [KINDS[kinds[name]](word) for word in words]
+            found[name] = [READERS[kinds[name]](word) for word in words]
         except ValueError:
             what = "whole numbers" if kinds[name] == "int" else "numbers"
             raise InputError(f"--{name.replace('_', '-')} takes {what}, with commas between, not {text!r}.") from None

@@ -11,11 +11,13 @@ from torch import Tensor
 from ccmcl.budget import Budget
 from ccmcl.condense import Condensation
 from ccmcl.distribution import Distribution
+from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 from ccmcl.frequencies import Frequencies, quiet_edge
 from ccmcl.learn import RECIPES, Recipe, Style
 from ccmcl.nets import ConvNet
-from ccmcl.plan import Plan, Shape
+from ccmcl.plan import SPARE_OUTPUTS, Plan, Shape
+from ccmcl.presets import FEWEST_FREQUENCIES, frequencies
 from ccmcl.residual import ResNet
 
 WARM = 0.1
@@ -39,7 +41,8 @@ def plan_of(
     50
     """
     margin = margin_of(experiment, shape, edge)
-    few = Frequencies(shape, experiment.frequencies, margin) if experiment.frequencies else None
+    count = frequencies_of(experiment, shape, margin, classes or SPARE_OUTPUTS)
+    few = Frequencies(shape, count, margin) if count else None
     read = characters(names)
     mirrored = experiment.mirrored == "yes" or (experiment.mirrored == "auto" and shape[0] > 1 and not read)
     looks = experiment.looks == "several" or (experiment.looks == "auto" and read)
@@ -79,7 +82,7 @@ def plan_of(
             experiment.squash == "yes",
             experiment.start,
             experiment.labels == "soft",
-            experiment.frequencies,
+            count,
             experiment.codec,
             experiment.quality,
             margin,
@@ -116,10 +119,29 @@ def margin_of(experiment: Experiment, shape: tuple[int, int, int], edge: int) ->
     """
     if experiment.margin != "auto":
         return int(experiment.margin)
-    fitting = (
-        one for one in range(edge, 0, -1) if (shape[1] - 2 * one) * (shape[2] - 2 * one) >= experiment.frequencies
-    )
+    least = FEWEST_FREQUENCIES if isinstance(experiment.frequencies, str) else experiment.frequencies
+    fitting = (one for one in range(edge, 0, -1) if (shape[1] - 2 * one) * (shape[2] - 2 * one) >= least)
     return next(fitting, 0)
+
+
+def frequencies_of(experiment: Experiment, shape: tuple[int, int, int], margin: int, classes: int) -> int:
+    """Find how many frequencies are meant: the number given, or what suits pictures as they are inside the margin.
+
+    >>> experiment = Experiment.of(dataset="mnist", budget="100")
+    >>> [frequencies_of(experiment, (1, 28, 28), margin, classes=10) for margin in (0, 3)]
+    [130, 80]
+    """
+    if not isinstance(experiment.frequencies, str):
+        return experiment.frequencies
+    (channels, height, width), budget = shape, Budget.parse(experiment.budget)
+    room = budget.room(shape, classes) * 8 // (experiment.bits if budget.in_bytes else 8)
+    inside = max(1, height - 2 * margin), max(1, width - 2 * margin)
+    suitable = frequencies((channels, *inside), room)
+    if not suitable:
+        raise InputError(
+            f"Pictures of {height}×{width} pixels are too large for frequencies auto: give a number, or a reduction."
+        )
+    return suitable
 
 
 def _style(experiment: Experiment, mirrored: bool, looks: bool) -> Style:

@@ -8,8 +8,9 @@ from ccmcl.budget import COLOURS
 from ccmcl.catalogue import CONTINUED
 
 FEWEST_FREQUENCIES, MOST_FREQUENCIES = 32, 256
-KEPT = 12
-"""Of so many numbers of a picture, one is kept."""
+KEPT = 6
+"""Of so many pixels, one frequency is kept; of twice as many, where a class would have few images otherwise."""
+FEW_IMAGES = 24
 LARGEST_BASIS = 1 << 22
 """numbers that frequencies, laid out as pictures, may take in all"""
 SMALL_SIDE = 64
@@ -62,9 +63,8 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
         learner["filled"] = "yes"
     if method not in (None, "composite", "condensation"):
         return learner
-    few = frequencies(shape)
-    waves = {"frequencies": few, "lens": "yes", "margin": "auto"}
-    stored = waves if few else {"reduction": -(-max(shape[1:]) // SMALL_SIDE)}
+    waves = {"frequencies": "auto", "lens": "yes", "margin": "auto"}
+    stored = waves if frequencies(shape) else {"reduction": -(-max(shape[1:]) // SMALL_SIDE)}
     return learner | {
         "method": "condensation",
         **stored,
@@ -96,21 +96,26 @@ def fast(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     )
 
 
-def frequencies(shape: tuple[int, int, int]) -> int:
-    """Choose how many frequencies are kept of pictures of a shape: a twelfth of their numbers, the colours' included.
+def frequencies(shape: tuple[int, int, int], room: int = 0) -> int:
+    """Choose how many frequencies are kept of pictures of a shape, where a class has room for so many numbers.
 
-    Of pictures that are too large for it, none.
+    For every six pixels it is one, and a quarter as many of each difference between channels; down to half of that
+    where a class would have few images otherwise: then another image is worth more than what is finer in each. Of
+    pictures that are too large for it, none.
 
-    >>> [frequencies(shape) for shape in ((3, 32, 32), (1, 28, 28), (1, 8, 8), (3, 64, 64), (3, 224, 224))]
-    [170, 65, 32, 170, 0]
+    >>> [frequencies((1, 28, 28), 28 * 28 * pictures) for pictures in (1, 2, 3, 4, 10)]
+    [65, 65, 98, 130, 130]
+    >>> [frequencies(shape, 50_000) for shape in ((3, 32, 32), (1, 8, 8), (3, 64, 64), (3, 224, 224))]
+    [170, 32, 170, 0]
     """
     channels, height, width = shape
     pixels = height * width
-    room = LARGEST_BASIS // (2 * channels * pixels)
-    if room < FEWEST_FREQUENCIES:
+    most = LARGEST_BASIS // (2 * channels * pixels)
+    if most < FEWEST_FREQUENCIES:
         return 0
-    wanted = channels * pixels * COLOURS // (KEPT * (COLOURS + channels - 1))
-    return min(pixels, max(FEWEST_FREQUENCIES, wanted), MOST_FREQUENCIES, room)
+    affordable = room * COLOURS // (FEW_IMAGES * (COLOURS + channels - 1))
+    wanted = max(pixels // (2 * KEPT), min(affordable, pixels // KEPT))
+    return min(pixels, max(FEWEST_FREQUENCIES, wanted), MOST_FREQUENCIES, most)
 
 
 EXPERTS = {
