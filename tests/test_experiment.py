@@ -173,7 +173,8 @@ def test_an_image_is_finer_only_where_that_does_not_leave_few_of_them(
     assume("KiB" in unit or "class" in unit or amount >= classes)
     plan = plan_of(made, shape, classes, edge=edge)
     few = plan.net.frequencies
-    assert few == plan.learned("condensation").frequencies is not None
+    assert few is not None
+    assert few == plan.learned("condensation").frequencies
     pixels, count = few.inside[0] * few.inside[1], few.count
     most, least = (max(32, min(256, pixels // part)) for part in (6, 12))
     assert min(least, pixels) <= count <= min(most, pixels)

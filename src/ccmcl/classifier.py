@@ -60,6 +60,9 @@ class ContinualClassifier:
     the start). All settings of ``Experiment`` can be given too. ``device`` and ``compile`` say
     how to compute ("auto" takes a GPU if there is one, and compiles for long work).
 
+    Labels that are all numbers or single letters are taken for characters, whose pictures are not mirrored: where
+    numbers stand for things, give ``mirrored="yes"``.
+
     >>> from ccmcl.data import load
     >>> digits = load("digits")
     >>> classifier = ContinualClassifier("2/class", updates=20, steps=20, width=16)
@@ -190,7 +193,10 @@ class ContinualClassifier:
 
     @staticmethod
     def load(path: Path | str) -> ContinualClassifier:
-        """Read a classifier, ready to predict and to learn on. The file is not trusted and cannot run code."""
+        """Read a classifier, ready to predict and to learn on. The file is not trusted and cannot run code.
+
+        How it computes and what it shows (``device``, ``compile``, ``verbose``) is not in the file.
+        """
         tensors, about = read_tensors(Path(path))
         if about.get("format") != FORMAT:
             raise InputError(f"{path} does not hold a classifier of this program (expected {FORMAT!r}).")

@@ -105,7 +105,9 @@ class Experiment:
 
     dataset: str = setting("data set: digits, mnist, fashion-mnist, cifar10, svhn, or the path of your own", "digits")
     method: str = setting(f"one of {', '.join(METHODS)}", "composite")
-    budget: str = setting("size of the memory: examples as the paper counts ('100') or bytes ('300KiB')", "20")
+    budget: str = setting(
+        "size of the memory: examples as the paper counts ('100') or bytes ('300KiB', '1MB'); '/class' may follow", "20"
+    )
     filled: str = setting(
         "the memory fills its budget from the first experience on, and makes room for classes as they come: yes; "
         "or every class has from the start what it will have at the end: no",
@@ -145,7 +147,7 @@ class Experiment:
     quality: int = setting("quality of jpeg or webp, from 1 to 100", 75)
     objective: str = setting("what is matched: gradient (the paper) or distribution (features)", "gradient")
     distance: str = setting(
-        "what of the features: their mean, all of them by a kernel, or those of all levels by kernels", "mean"
+        "what of the features: mean (their mean), kernel (all of them), or levels (those of every block)", "mean"
     )
     experts: int = setting(
         "networks trained in each experience, whose features are matched; 0: the one that learns, on its own course", 2
@@ -161,7 +163,7 @@ class Experiment:
         "no",
     )
     recipe: str = setting("how networks learn: paper (plain SGD), or strong (momentum, changed images, …)", "paper")
-    changes: str = setting("how the strong recipe changes pictures: in one way at a time, or in several at once", "one")
+    changes: str = setting("how the strong recipe changes pictures: one (way at a time), or several (at once)", "one")
     mirrored: str = setting(
         "pictures mean the same in a mirror: yes, no, or auto (in colour, but not characters)", "auto"
     )
