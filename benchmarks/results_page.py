@@ -4,10 +4,11 @@
 
 Each folder below results/ is a study: `published` (the smallest buffers beside the paper's figures), `fast` (the same
 by the preset of a few minutes, on held-out training images), `fast-test` (on the test set), `best` (by the preset of
-the highest accuracy, held out), `best-test` (on the test set), `optimiser` (which rule reproduces the paper, held out),
-`digits` (the embedded set), `choices` (one choice of a preset changed at a time, held out), `bytes` (methods at equal
-bytes, held out), `mixing` (free images or mixed components on every set, held out), `apart` and `learner` (what was
-tried for networks that go on, held out; their tables are written by hand, since they are of several versions).
+the highest accuracy, held out), `best-test` (on the test set), `best-before` (as the preset was before), `optimiser`
+(which rule reproduces the paper, held out), `digits` (the embedded set), `choices` (one choice of a preset changed at
+a time, held out), `bytes` (methods at equal bytes, held out), `mixing` (free images or mixed components on every set,
+held out), `frequencies` (how fine an image is kept, held out), `apart` and `learner` (what was tried for networks that
+go on, held out; their tables are written by hand, since they are of several versions).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PAGES = ("results", "choices")
 BY_INTEREST = ("cifar10", "mnist", "svhn", "fashion-mnist")
 CHOSEN = ("choices", "bytes", "mixing")
 """Studies of what differs from a preset."""
-BEYOND = ("fast", "fast-test", "best", "best-test")
+BEYOND = ("fast", "fast-test", "best", "best-test", "best-before")
 """Studies by presets that are not the paper's: they are set beside its own method."""
 TITLES = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "svhn": "SVHN", "cifar10": "CIFAR10", "digits": "digits"}
 
@@ -82,7 +83,7 @@ def headline(results: Path) -> list[str]:
             cells = ["" if row is None else f"{row.accuracy.percent()} ({row.n})" for row in rows]
             mean, std = by_buffer[buffer][METHODS.index("composite")]
             body.append([f"{TITLES[dataset]} {buffer}", f"{mean} ± {std} (5)", *cells])
-    return lines_of(["data set, budget", "the paper's method", "`--preset fast`", "`--preset best`"], body, 1)
+    return lines_of(["data set, budget", "the paper's own figure", "`--preset fast`", "`--preset best`"], body, 1)
 
 
 def introduced(results: Path) -> str:
@@ -105,6 +106,20 @@ def optimisers(records: list[Record]) -> list[str]:
         seeds = ", ".join(f"{value:.1f}" for value in found)
         body.append([TITLES.get(dataset, dataset), method, rule, f"{rate:g}", str(len(found)), mean, seeds])
     return lines_of(["", "method", "rule", "rate", "n", "accuracy, %", "each seed"], body, 3)
+
+
+def fineness(records: list[Record]) -> list[str]:
+    """Set images of more frequencies beside more images."""
+    groups: dict[tuple[str, int, int, int], list[float]] = {}
+    for record in records:
+        one, images = record.experiment, record.result["memory"]["images"] // len(record.result["classes"])
+        key = (one.dataset, int(one.budget), int(one.frequencies), images)
+        groups.setdefault(key, []).append(100 * record.result["accuracy"])
+    body = [
+        [f"{TITLES[dataset]} {budget}", str(count), str(images), ", ".join(f"{value:.1f}" for value in found)]
+        for (dataset, budget, count, images), found in sorted(groups.items())
+    ]
+    return lines_of(["", "frequencies", "images of a class", "accuracy of each seed, %"], body, 1)
 
 
 def changed(one: Experiment) -> str:
@@ -183,6 +198,8 @@ def made(results: Path, page: str = "results") -> str:
             part = ["(not measured yet)"]
         elif study == "optimiser":
             part = optimisers(records)
+        elif study == "frequencies":
+            part = fineness(records)
         elif study in CHOSEN:
             part = choices(table(records))
         else:

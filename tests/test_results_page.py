@@ -50,6 +50,14 @@ def test_page_sets_ours_beside_the_paper(tmp_path: Path) -> None:
     assert "(not measured yet)" in text
 
 
+def test_fine_images_are_set_beside_many_with_every_seed(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"dataset": "mnist", "shape": (1, 28, 28), "budget": "100"}
+    for seed, frequencies, accuracy in ((0, 130, 0.9), (0, 65, 0.88), (1, 130, 0.8)):
+        finished(tmp_path, accuracy, seed=seed, frequencies=frequencies, **given)
+    lines = page.fineness(list(read_runs(tmp_path)))
+    assert lines[2:] == ["| MNIST 100 | 65 | 2 | 88.0 |", "| MNIST 100 | 130 | 2 | 90.0, 80.0 |"]
+
+
 def test_choices_are_told_by_what_was_asked_for_and_set_beside_the_preset(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"dataset": "cifar10", "shape": (3, 32, 32), "budget": "100", "holdout": 5000}
     finished(tmp_path, 0.50, **settings)
