@@ -4,11 +4,11 @@
 
 Each folder below results/ is a study: `published` (the smallest buffers beside the paper's figures), `fast` (the same
 by the preset of a few minutes, on held-out training images), `fast-test` (on the test set), `best` (by the preset of
-the highest accuracy, held out), `best-test` (on the test set), `best-before` (as the preset was before), `optimiser`
-(which rule reproduces the paper, held out), `digits` (the embedded set), `choices` (one choice of a preset changed at
-a time, held out), `bytes` (methods at equal bytes, held out), `mixing` (free images or mixed components on every set,
-held out), `frequencies` (how fine an image is kept, held out), `apart` and `learner` (what was tried for networks that
-go on, held out; their tables are written by hand, since they are of several versions).
+the highest accuracy, held out), `best-test` (on the test set), `fast-before` and `best-before` (as the presets were
+before), `optimiser` (which rule reproduces the paper, held out), `digits` (the embedded set), `choices` (one choice of
+a preset changed at a time, held out), `bytes` (methods at equal bytes, held out), `mixing` (free images or mixed
+components on every set, held out), `frequencies` (how fine an image is kept, held out), `apart` and `learner` (what was
+tried for networks that go on, held out; their tables are written by hand, since they are of several versions).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PAGES = ("results", "choices")
 BY_INTEREST = ("cifar10", "mnist", "svhn", "fashion-mnist")
 CHOSEN = ("choices", "bytes", "mixing")
 """Studies of what differs from a preset."""
-BEYOND = ("fast", "fast-test", "best", "best-test", "best-before")
+BEYOND = ("fast", "fast-test", "fast-before", "best", "best-test", "best-before")
 """Studies by presets that are not the paper's: they are set beside its own method."""
 TITLES = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "svhn": "SVHN", "cifar10": "CIFAR10", "digits": "digits"}
 
