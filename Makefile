@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 .DEFAULT_GOAL := help
 .PHONY: help run test lint clean
 

@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {
     "budget": "20",
     "per_experience": "5",
 }
-TABLE = {"method": ["composite", "rehearsal", "bic", "finetune"], "seed": [0, 1, 2], "steps": [80]}
+TABLE = {"method": ["composite", "rehearsal", "bic", "finetune"], "seed": [0, 1], "steps": [80]}
 ENVIRONMENT = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
@@ -145,7 +145,7 @@ def test_node_killed_in_the_middle_no_run_is_lost_or_done_twice(nodes: Nodes, tm
     wait_for_results(out, 3, process)
     assert len(nodes.kill_one()) > 1, "nothing was running on the node"
     assert process.wait(900) == 0
-    assert len(list(out.glob("*/result.json"))) == 12
+    assert len(list(out.glob("*/result.json"))) == 8
     assert not list(out.glob(".sweep-*"))
     same_as_here(out, tmp_path / "here", TABLE)
 

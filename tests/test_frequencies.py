@@ -135,7 +135,7 @@ def test_a_network_behind_them_sees_nothing_else() -> None:
 
 
 def test_compiled_they_are_the_same() -> None:
-    net = ConvNet((3, 16, 16), 16, frequencies=Frequencies((3, 16, 16), 30))
+    net = ConvNet((3, 16, 16), 16, max_blocks=1, frequencies=Frequencies((3, 16, 16), 30))
     params = net.init(torch.Generator().manual_seed(0), 10)
     images = drawn(64, 3, 16, 16).float()
     batch, graphs = (images, torch.arange(64) % 10, even(64, images)), Graphs()

@@ -240,7 +240,7 @@ def test_behind_a_margin_it_computes_on_what_is_inside() -> None:
 
 
 def test_compiled_it_computes_the_same() -> None:
-    net = ResNet((3, 16, 16), 32, widening=2, frequencies=Frequencies((3, 16, 16), 40))
+    net = ResNet((3, 16, 16), 32, 2, widening=2, frequencies=Frequencies((3, 16, 16), 40))
     params = {name: tensor.float() for name, tensor in shaken(net.init(seeded(), 3)).items()}
     images, labels = pictures(96, (3, 16, 16)).float(), torch.arange(96) % 3
     batch = (images, labels, even(96, images))

@@ -385,7 +385,7 @@ FLAGS: dict[str, Any] = {
     "condense_batch": 64,
     "budget": "20",
     "method": "composite,rehearsal,bic,finetune",
-    "seed": "0,1,2,3,4,5",
+    "seed": "0,1,2,3",
     "per_experience": "5",
     "workers": 2,
     "threads": 2,
@@ -417,7 +417,7 @@ def asked(out: Path) -> list[Experiment]:
     }
     listed = [one["name"] for one in json.loads(told.stdout)["runs"]]
     methods = ("composite", "rehearsal", "bic", "finetune")
-    made = [Experiment.of(**flags, method=method, seed=seed) for seed in range(6) for method in methods]
+    made = [Experiment.of(**flags, method=method, seed=seed) for seed in range(4) for method in methods]
     assert [one.name for one in made] == listed
     return made
 
@@ -425,16 +425,16 @@ def asked(out: Path) -> list[Experiment]:
 def test_killed_five_times_every_run_is_done_once_and_as_if_alone(tmp_path: Path) -> None:
     out, chance = tmp_path / "runs", random.Random(0)
     experiments = asked(out)
-    assert len(experiments) == 24
+    assert len(experiments) == 16
     for _ in range(5):
         before = sum(one.state == DONE for one in survey(experiments, out))
         process = subprocess.Popen(command(out, "--quiet"), start_new_session=True)
         limit = time.monotonic() + 300
-        while sum(one.state == DONE for one in survey(experiments, out)) < before + 2:
+        while sum(one.state == DONE for one in survey(experiments, out)) < before + 1:
             assert process.poll() is None
             assert time.monotonic() < limit
             time.sleep(0.05)
-        time.sleep(chance.random() * 2)
+        time.sleep(chance.random())
         os.kill(process.pid, signal.SIGKILL)  # the driver alone: its processes must not outlive it
         process.wait()
         while any(one.state == RUNNING for one in survey(experiments, out)):
@@ -442,8 +442,8 @@ def test_killed_five_times_every_run_is_done_once_and_as_if_alone(tmp_path: Path
             time.sleep(0.05)
     assert any(one.state != DONE for one in survey(experiments, out))
     subprocess.run(command(out, "--quiet"), check=True)
-    assert [one.state for one in survey(experiments, out)] == [DONE] * 24
-    assert len([path for path in out.iterdir() if path.is_dir()]) == 24
+    assert [one.state for one in survey(experiments, out)] == [DONE] * 16
+    assert len([path for path in out.iterdir() if path.is_dir()]) == 16
     for one in experiments:
         alone = run(one, tmp_path / "alone", compute=Compute("off", "cpu"))
         assert outcome(out / one.name) == outcome(alone.path), one.name
