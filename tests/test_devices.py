@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ccmcl.classifier import _Teller
 from ccmcl.compute import Compute, device_of, settle
 from ccmcl.condense import Condensation, Condenser
 from ccmcl.distribution import Courses, Distribution, Matcher
@@ -24,6 +25,7 @@ from ccmcl.loop import CPU, State, placed
 from ccmcl.memory import Composite, Pixels, formed
 from ccmcl.nets import ConvNet
 from ccmcl.planning import plan_of
+from ccmcl.progress import Silent
 from ccmcl.residual import ResNet
 from ccmcl.sources import Beside, Pictures, Replay, Source, WithLogits
 
@@ -135,6 +137,32 @@ def test_learning_copies_nothing_to_the_device_but_draws_for_many_steps(name: st
         moves.append(watch.moved)
     assert [step for step, moved in enumerate(moves) if moved] == [0, 50]
     assert on_device(state) == {"meta"}
+
+
+@pytest.mark.parametrize(("device", "told"), [("cpu", 30), ("meta", 1)])
+def test_a_loss_is_read_now_and_then_where_reading_waits(device: str, told: int, monkeypatch: Any) -> None:
+    class Counting:
+        total, device = 30, torch.device("cpu")
+
+        def init(self) -> State:
+            return {"step": torch.tensor(0)}
+
+        def step(self, state: State) -> tuple[State, Tensor]:
+            return {"step": state["step"] + 1}, torch.tensor(0.5)
+
+    class Heard(Silent):
+        def __init__(self) -> None:
+            self.steps: list[int] = []
+
+        def step(self, name: str, about: str, done: int, total: int, loss: float) -> None:
+            self.steps.append(done)
+
+    monkeypatch.setattr("ccmcl.loop.TELL_SECONDS", 3600.0)
+    job, heard = Counting(), Heard()
+    job.device = torch.device(device)
+    assert int(_Teller(heard)({"learn": job})["learn"]["step"]) == 30
+    assert len(heard.steps) == told
+    assert heard.steps[-1] == 30
 
 
 def test_a_state_comes_back_to_its_device_without_its_step_and_random_stream() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 from ccmcl.files import first_line
 from ccmcl.learn import logits_of
-from ccmcl.loop import Job, State, prefixed, section
+from ccmcl.loop import Job, State, prefixed, section, worth_telling
 from ccmcl.memory import Memory
 from ccmcl.memory_file import pack, picture_shape, unpack
 from ccmcl.methods import METHODS, check, plan_steps
@@ -272,10 +273,12 @@ class _Teller:
     def __call__(self, jobs: Mapping[str, Job]) -> dict[str, State]:
         states = {}
         for name, job in jobs.items():
-            state = job.init()
-            while (done := int(state["step"])) < job.total:
+            state, told = job.init(), time.monotonic()
+            while (done := int(state["step"]) + 1) <= job.total:
                 state, loss = job.step(state)
-                self.reporter.step(name, name, done + 1, job.total, float(loss))
+                if worth_telling(job, done, told):
+                    self.reporter.step(name, name, done, job.total, float(loss))
+                    told = time.monotonic()
             states[name] = state
         return states
 

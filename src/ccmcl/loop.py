@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
@@ -14,6 +15,7 @@ from ccmcl.errors import InputError
 State = dict[str, Tensor]
 HOST = ("step", "generator")
 CPU = torch.device("cpu")
+TELL_SECONDS = 0.1
 
 
 @runtime_checkable
@@ -60,6 +62,11 @@ def drive(jobs: Mapping[str, Job]) -> dict[str, State]:
             state, _ = job.step(state)
         states[name] = state
     return states
+
+
+def worth_telling(job: Job, done: int, told: float) -> bool:
+    """Say whether to read a loss after ``done`` steps, last read at ``told``: elsewhere than on the CPU that waits."""
+    return job.device == CPU or done == job.total or time.monotonic() - told >= TELL_SECONDS
 
 
 def generator_for(*parts: object) -> Generator:

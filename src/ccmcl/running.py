@@ -19,7 +19,7 @@ from ccmcl.evaluate import Scores, confusion, tally
 from ccmcl.experiment import Experiment
 from ccmcl.files import check_writable
 from ccmcl.locks import CLAIM, held
-from ccmcl.loop import CPU, Job, State, generator_for, placed, section
+from ccmcl.loop import Job, State, generator_for, placed, section, worth_telling
 from ccmcl.memory import Memory
 from ccmcl.methods import METHODS, check, everything, plan_steps
 from ccmcl.plan import Learner, Plan
@@ -30,8 +30,6 @@ from ccmcl.stream import Stream, class_order
 from ccmcl.system import give_back_freed_memory
 from ccmcl.threads import limited
 from ccmcl.workers import Crew, Workers
-
-TELL_SECONDS = 0.1
 
 
 class Stopped(Exception):  # noqa: N818
@@ -216,8 +214,7 @@ class Keeper:
             with self.timing(name.split()[0]):
                 state, loss = job.step(state)
             done, now = int(state["step"]), time.monotonic()
-            # To read a loss is to wait for the device.
-            if job.device == CPU or now - told >= TELL_SECONDS or done == job.total:
+            if worth_telling(job, done, told):
                 self.reporter.step(name, about, done, job.total, float(loss))
                 told = now
             stopping = self.stop()
