@@ -1,4 +1,4 @@
-"""Write docs/results.md, docs/choices.md and the first table of README.md from the run folders under results/.
+"""Write docs/results.md, docs/choices.md, its picture and the first table of README.md from the folders of results/.
 
     python benchmarks/results_page.py
 
@@ -13,6 +13,8 @@ tried for networks that go on, held out; their tables are written by hand, since
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import statistics
 from collections.abc import Iterable
@@ -25,7 +27,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
-from ccmcl.figures import COLOURS, INK, MARKS, STYLE, bytes_of, frontier, seconds_of, short
+from ccmcl.figures import COLOURS, INK, MARKS, STYLE, bytes_of, drawn, frontier, seconds_of, short
+from ccmcl.files import write
 from ccmcl.published import METHODS, TABLE, paper_figure
 from ccmcl.records import Record, read_runs
 from ccmcl.results import Row, table
@@ -35,6 +38,7 @@ PAGES = ("results", "choices")
 BY_INTEREST = ("cifar10", "mnist", "svhn", "fashion-mnist")
 CHOSEN = ("choices", "bytes", "mixing")
 """Studies of what differs from a preset."""
+PICTURE = ROOT / "docs" / "choices.svg"
 BEYOND = ("fast", "fast-test", "fast-before", "best", "best-test", "best-before")
 """Studies by presets that are not the paper's: they are set beside its own method."""
 TITLES = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "svhn": "SVHN", "cifar10": "CIFAR10", "digits": "digits"}
@@ -81,9 +85,11 @@ def headline(results: Path) -> list[str]:
         for buffer in (min(by_buffer), max(by_buffer)):
             rows = [found.get((study, dataset, str(buffer))) for study in ("fast-test", "best-test")]
             cells = ["" if row is None else f"{row.accuracy.percent()} ({row.n})" for row in rows]
+            size = next((f"{row.bytes / 1000:,.0f} kB" for row in reversed(rows) if row is not None), "")
             mean, std = by_buffer[buffer][METHODS.index("composite")]
-            body.append([f"{TITLES[dataset]} {buffer}", f"{mean} ± {std} (5)", *cells])
-    return lines_of(["data set, budget", "the paper's own figure", "`--preset fast`", "`--preset best`"], body, 1)
+            body.append([f"{TITLES[dataset]} {buffer}", size, f"{mean} ± {std} (5)", *cells])
+    head = ["data set, budget", "memory", "the paper's own figure", "`--preset fast`", "`--preset best`"]
+    return lines_of(head, body, 1)
 
 
 def introduced(results: Path) -> str:
@@ -188,12 +194,32 @@ def picture(rows: list[Row]) -> Figure:
     return figure
 
 
+def of_study(results: Path, study: str) -> list[Record]:
+    """Read a study; what another one measured of the same choices belongs to it."""
+    records = list(read_runs(results / study)) if (results / study).is_dir() else []
+    if study == "choices":
+        sets = {(record.experiment.dataset, record.experiment.budget) for record in records}
+        others = of_study(results, "mixing")
+        records += [one for one in others if (one.experiment.dataset, one.experiment.budget) in sets]
+    return records
+
+
+def pictured(results: Path) -> list[Row]:
+    """Gather what the picture shows: every choice, at the paper's count of numbers and at its bytes."""
+    return table(of_study(results, "choices") + of_study(results, "bytes"))
+
+
+def mark_of(rows: list[Row]) -> str:
+    """Sum up what is drawn, whatever it is drawn by: the picture carries it, to be known for an old one."""
+    drawn_of = [(row.experiment.name, row.accuracy.mean, row.bytes, row.seconds) for row in rows]
+    return hashlib.sha256(json.dumps(drawn_of).encode()).hexdigest()
+
+
 def made(results: Path, page: str = "results") -> str:
     """Write a page."""
     text = (ROOT / "benchmarks" / f"{page}_page.md").read_text("utf-8")
     for study in re.findall(r"<!-- (\S+) -->", text):
-        folder = results / study
-        records = list(read_runs(folder)) if folder.is_dir() else []
+        records = of_study(results, study)
         if not records:
             part = ["(not measured yet)"]
         elif study == "optimiser":
@@ -211,4 +237,7 @@ def made(results: Path, page: str = "results") -> str:
 if __name__ == "__main__":
     for page in PAGES:
         (ROOT / "docs" / f"{page}.md").write_text(made(ROOT / "results", page), "utf-8")
+    shown = pictured(ROOT / "results")
+    drawing = drawn(picture(shown), "svg", PICTURE.stem).decode("utf-8")
+    write(PICTURE, drawing.replace("</svg>", f"<!-- {mark_of(shown)} -->\n</svg>").encode("utf-8"))
     (ROOT / "README.md").write_text(introduced(ROOT / "results"), "utf-8")

@@ -29,13 +29,21 @@ def test_first_table_of_the_readme_is_the_one_the_folders_make() -> None:
     assert (ROOT / "README.md").read_text("utf-8") == page.introduced(ROOT / "results")
 
 
+def test_choices_have_what_the_study_of_mixing_measured_of_the_same_sets(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"dataset": "mnist", "shape": (1, 28, 28), "holdout": 5000}
+    finished(tmp_path / "choices", 0.8, bits=8, **settings)
+    finished(tmp_path / "mixing", 0.9, **settings)
+    finished(tmp_path / "mixing", 0.7, **(settings | {"dataset": "fashion-mnist"}))
+    assert {row.accuracy.mean for row in page.pictured(tmp_path)} == {0.8, 0.9}
+
+
 def test_first_table_has_seeds_together_and_leaves_open_what_was_not_measured(tmp_path: Path) -> None:
     for seed, accuracy in enumerate((0.90, 0.92)):
         finished(tmp_path / "best-test", accuracy, dataset="mnist", shape=(1, 28, 28), preset="best", seed=seed)
     (tmp_path / "fast-test").mkdir()
     lines = page.headline(tmp_path)
-    assert lines[2] == "| MNIST 20 | 86.0 ± 2.7 (5) |  | 91.0 ± 1.4 (2) |"
-    assert lines[3] == "| MNIST 100 | 95.0 ± 0.1 (5) |  |  |"
+    assert lines[2] == "| MNIST 20 | 5 kB | 86.0 ± 2.7 (5) |  | 91.0 ± 1.4 (2) |"
+    assert lines[3] == "| MNIST 100 |  | 95.0 ± 0.1 (5) |  |  |"
     assert len(lines) == 2 + 8
 
 
