@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from ccmcl.budget import Budget, Layout, images_of
 from ccmcl.errors import InputError
 from ccmcl.forms import Form
+from ccmcl.frequencies import Frequencies
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered, formed, nbytes
+from ccmcl.memory_file import pack
 
 Shape = tuple[int, int, int]
 UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "KiB": 1024, "kib": 1024, "MiB": 2**20}
@@ -312,6 +314,65 @@ def test_a_budget_of_terabytes_is_worked_out_at_once() -> None:
         count = Budget.parse("8000000MiB").components((1, 8, 8), classes=10, ratio=2)
     share = 8_000_000 * 2**20 // 10
     assert 4 + 4 * count * (64 + 2 * count) <= share < 4 + 4 * (count + 1) * (64 + 2 * (count + 1))
+
+
+def of_form(layout: Layout, shape: Shape) -> Form:
+    size = None if layout.reduction == 1 else shape[1:]
+    frequencies = Frequencies(shape, layout.frequencies) if layout.frequencies else None
+    return Form(size, bits=layout.bits, frequencies=frequencies)
+
+
+@settings(max_examples=200)
+@given(
+    amount=st.integers(1, 10**9),
+    unit=st.sampled_from(["", "B", "KiB", "B/class", "/class"]),
+    side=st.sampled_from([8, 28, 64, 128, 200]),
+    channels=st.sampled_from([1, 3]),
+    classes=st.sampled_from([2, 10, 100]),
+    layout=st.one_of(
+        st.builds(Layout, st.sampled_from([1, 2, 16]), st.sampled_from([8, 16, 32])),
+        st.builds(Layout, bits=st.sampled_from([8, 32]), frequencies=st.sampled_from([1, 32, 42])),
+    ),
+    kind=st.sampled_from(["exemplars", "pixels", "composite"]),
+    ratio=ratios,
+)
+@example(600, "MiB", 128, 3, 10, Layout(bits=8, frequencies=42), "pixels", 2.0)
+@example(5, "MiB", 64, 3, 10, Layout(16), "exemplars", 2.0)
+@example(11_000, "", 128, 3, 10, Layout(frequencies=42), "pixels", 2.0)
+def test_whatever_a_budget_chooses_can_be_saved_and_read(
+    amount: int, unit: str, side: int, channels: int, classes: int, layout: Layout, kind: str, ratio: float
+) -> None:
+    shape, budget = (channels, side, side), Budget.parse(f"{amount}{unit}")
+    form, low = of_form(layout, shape), -(-side // layout.reduction)
+    row = (1, 1, layout.small(shape)) if layout.frequencies else (channels, low, low)
+    learned = {32: torch.float32, 16: torch.float16, 8: torch.uint8}[layout.bits]
+
+    def zeros(*sizes: int, dtype: torch.dtype = learned) -> torch.Tensor:
+        return torch.zeros(1, dtype=dtype).expand(*sizes)  # as large as is said, without the room
+
+    try:
+        match kind:
+            case "exemplars":
+                count = budget.exemplars(shape, classes, reduction=layout.reduction)
+                size = None if layout.reduction == 1 else shape[1:]
+                kept: Remembered = Exemplars(zeros(count, channels, low, low, dtype=torch.uint8), form=Form(size))
+            case "pixels":
+                count = budget.pixels(shape, classes, layout)
+                scales = zeros(count, 2, dtype=torch.float16) if layout.bits == 8 else None
+                kept = Pixels(zeros(count, *row), scales, form=form)
+            case _:
+                count = budget.components(shape, classes, ratio, layout)
+                scales = zeros(count, 4, dtype=torch.float16) if layout.bits == 8 else None
+                kept = Composite(zeros(count, *row), zeros(count, images_of(count, ratio)), scales, form=form)
+    except InputError:
+        return
+    pack(memory_of(kept, classes))
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_free_images_in_the_paper_s_shape_are_counted_whatever_their_numbers_take(bits: int) -> None:
+    assert Budget.parse("100").pixels((3, 32, 32), 10, Layout(bits=bits)) == 10
+    assert Budget.parse("10").pixels((3, 32, 32), 10, Layout(bits=bits)) == 1
 
 
 @given(components=st.integers(1, 10_000), ratio=st.floats(0.001, 100))

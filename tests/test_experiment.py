@@ -405,6 +405,7 @@ def test_name_of_a_long_data_set_still_fits_a_file_system() -> None:
             for name in ("ratio", "condense_rate", "rate")
             for value in (0.0, -1.0, float("nan"), float("inf"))
         ],
+        *[({"ratio": value}, "ratio must be from 1e-06 to 1,000,000") for value in (1e-308, 1e-7, 1e7)],
     ],
     ids=str,
 )
@@ -437,7 +438,7 @@ experiments = st.builds(
     budget=st.from_regex(r"[1-9][0-9]{0,5}(B|KiB|MB)?(/class)?", fullmatch=True),
     seed=st.integers(0),
     order=st.text(),
-    ratio=st.floats(min_value=0, max_value=1e6, exclude_min=True),
+    ratio=st.floats(min_value=1e-6, max_value=1e6),
     rate=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
     width=st.integers(1),
 )

@@ -7,6 +7,9 @@ import json
 import os
 import pickle
 import struct
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -19,10 +22,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ccmcl.budget import MOST_DECODED
 from ccmcl.errors import InputError
 from ccmcl.forms import Form
 from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, Remembered
-from ccmcl.memory_file import FORMATS, MOST_DECODED, load_memory, pack, save_memory, unpack
+from ccmcl.memory_file import FORMATS, load_memory, pack, save_memory, unpack
 
 Header = dict[str, Any]
 BAD_FORMS: list[Any] = [
@@ -399,6 +403,53 @@ def test_a_negative_label_is_refused_even_where_all_else_fits(tmp_path: Path) ->
     pixels = {"-1.pixels": torch.zeros(1, 1, 2, 2), "0.pixels": torch.ones(1, 1, 2, 2)}
     with pytest.raises(InputError, match="its list of classes does not fit together"):
         load_memory(forge_tensors(tmp_path / "m", {"labels": labels(-1, 0), **pixels}, kinds=["pixels"] * 2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "tensors", "form"),
+    [
+        ("exemplars", {"pixels": torch.zeros(1, 1, 1, 60_000, dtype=torch.uint8)}, {"size": [1, 65_535]}),
+        ("exemplars", {"pixels": torch.zeros(1, 1, 4, 4, dtype=torch.uint8)}, {"size": [2, 4]}),
+        (
+            "composite",
+            {"components": torch.zeros(100, 1, 1, 1), "weights": torch.zeros(100, 1)},
+            {"size": [8000, 8000]},
+        ),
+    ],
+    ids=["long lines", "made smaller", "components"],
+)
+def test_a_few_bytes_that_would_take_gigabytes_are_refused(
+    kind: str, tensors: dict[str, Tensor], form: dict[str, object], tmp_path: Path
+) -> None:
+    named = {f"0.{name}": tensor for name, tensor in tensors.items()} | {"labels": labels(0)}
+    path = forge_tensors(tmp_path / "m", named, format=FORMATS[1], kinds=[kind], forms=[form])
+    with pytest.raises(InputError):
+        load_memory(path)
+
+
+def test_a_few_frequencies_of_a_long_strip_take_no_more_than_the_strip(tmp_path: Path) -> None:
+    named = {"0.pixels": torch.ones(1, 1, 1, 1), "labels": labels(0)}
+    form = {"pictures": [1, 65_535, 16], "frequencies": 1}
+    path = forge_tensors(tmp_path / "m", named, format=FORMATS[1], forms=[form])
+    code = (
+        "import resource, sys; from ccmcl.memory_file import load_memory; "
+        "resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30)); "
+        f"print(tuple(load_memory({str(path)!r})[0][0].images().shape))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(1, 1, 65535, 16)"
+
+
+def test_thousands_of_classes_are_read_at_the_pace_of_a_few(tmp_path: Path) -> None:
+    def seconds(count: int) -> float:
+        kept = Pixels(torch.zeros(1, 1, 1, 1))
+        save_memory(Memory(dict.fromkeys(range(count), kept)), tmp_path / "m")
+        begun = time.process_time()
+        assert len(load_memory(tmp_path / "m")[0]) == count
+        return time.process_time() - begun
+
+    few, many = min(seconds(100) for _ in range(3)), min(seconds(1000) for _ in range(2))
+    assert many < 40 * few, "ten times as many take about ten times as long, not a hundred times"
 
 
 @pytest.mark.parametrize("weights", [(3, 4), (1, 4), (2,), (2, 2, 2), (2, 0), (0, 2)])

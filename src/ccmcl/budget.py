@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -18,6 +19,12 @@ MOST_BYTES = 1 << 36
 """What the images of one class may take while they are learned."""
 SEEN_BYTES = 1 << 30
 """What the learned images of all classes may take where they are seen, unless as many whole ones fit the budget."""
+MOST_DECODED = 4 * 2**30
+"""What a memory may decode to, however small it is: a few bytes that become terabytes are an attack or a mistake."""
+MOST_GROWTH = 256
+"""How many times as large as itself it may become beyond that."""
+MOST_SHOWN = 100
+"""Components, or images, of a class that people look at."""
 BITS = (32, 16, 8)
 SCALE_BYTES = TARGET_BYTES = 2
 """The ranges of what is stored in eight bits, and soft labels, are in 16 bits."""
@@ -61,6 +68,8 @@ class Layout:
 
 
 PLAIN = Layout()
+Measure = Callable[[int, int, int, int], int]
+"""Counts rows of so many numbers, of so many images, in parts with ranges: as numbers, or as bytes."""
 
 
 @dataclass(frozen=True)
@@ -117,14 +126,16 @@ class Budget:
             count = (self.share(classes) - LABEL_BYTES) // (small + FLOAT_BYTES * logits)
         else:
             count = self.room(shape, classes) // small
-        return self._enough(count, classes, "picture")
+        return self.affordable(self._enough(count, classes, "picture"), shape, classes, lambda q: small * q)
 
     def pixels(self, shape: tuple[int, int, int], classes: int, layout: Layout = PLAIN) -> int:
         """How many free images a class may store."""
-        small, room = layout.small(shape), self.room(shape, classes)
-        measure = layout.size if self.in_bytes else layout.numbers
-        count = bisect_right(range(1, min(room, MOST_BYTES) + 1), room, key=lambda q: measure(q, small, q, 1))
-        return self._affordable(self._enough(count, classes, "image"), 1, shape, classes)
+        small = layout.small(shape)
+
+        def needed(measure: Measure, q: int) -> int:
+            return measure(q, small, q, 1)
+
+        return self._learnable(needed, layout, shape, classes, None)
 
     def components(self, shape: tuple[int, int, int], classes: int, ratio: float, layout: Layout = PLAIN) -> int:
         """How many components P a class may store together with the weights of Q = ratio·P images.
@@ -132,16 +143,12 @@ class Budget:
         In the paper's count and shape P is the share of the buffer, and the weights of up to 2P images come on top as
         its "overhead". In other shapes and in bytes, P is the largest number for which all that is stored fits.
         """
-        small, room = layout.small(shape), self.room(shape, classes)
-        if not self.in_bytes and layout == Layout(bits=layout.bits) and ratio <= PAPER_RATIO:
-            return self._affordable(self._enough(self.share(classes), classes, "component"), ratio, shape, classes)
-        measure = layout.size if self.in_bytes else layout.numbers
+        small = layout.small(shape)
 
-        def needed(p: int) -> int:
+        def needed(measure: Measure, p: int) -> int:
             return measure(p, small + images_of(p, ratio), images_of(p, ratio), 2)
 
-        count = bisect_right(range(1, min(room, MOST_BYTES) + 1), room, key=needed)
-        return self._affordable(self._enough(count, classes, "component"), ratio, shape, classes)
+        return self._learnable(needed, layout, shape, classes, ratio)
 
     def room(self, shape: tuple[int, int, int], classes: int) -> int:
         """What one of ``classes`` classes may use: bytes, or numbers as the paper counts them.
@@ -152,15 +159,56 @@ class Budget:
         whole = self.amount * (1 if self.in_bytes else math.prod(shape))
         return whole if self.each_class else whole // classes
 
-    def _affordable(self, count: int, ratio: float, shape: tuple[int, int, int], classes: int) -> int:
-        """Keep to what there is room for where images are seen, and refuse what no machine has room for.
+    def affordable(
+        self,
+        count: int,
+        shape: tuple[int, int, int],
+        classes: int,
+        stored: Callable[[int], int],
+        ratio: float | None = None,
+    ) -> int:
+        """Keep to what there is room for where images are seen, and to what is taken for a memory when it is read.
 
-        A few numbers of a large picture take little room in a file, and much as a picture.
+        A few numbers of a large picture take little room in a file, and much as a picture. So many of a class take so
+        many bytes as ``stored``; with a ``ratio`` they are components.
+
+        >>> Budget.parse("600MiB").affordable(100_000, (3, 128, 128), 10, lambda count: 63 * count)
+        2184
         """
         size = math.prod(shape)
         images = max(int(PAPER_RATIO) * self.room(shape, classes) // size, SEEN_BYTES // (FLOAT_BYTES * size * classes))
-        count = min(count, max(1, int(images / ratio)))
-        if (count + images_of(count, ratio)) * size * FLOAT_BYTES > MOST_BYTES:
+        count = min(count, max(1, int(images / (ratio or 1))))
+
+        def seen(count: int) -> int:
+            made = seen_of(images_of(count, ratio), count) if ratio else count
+            return FLOAT_BYTES * size * classes * made
+
+        if seen(count) > max(MOST_DECODED, MOST_GROWTH * classes * stored(count)):
+            count = bisect_right(range(1, count + 1), MOST_DECODED, key=seen)
+            if not count:
+                raise InputError(
+                    f"Of {classes} classes, one image each would take over {MOST_DECODED >> 30} GiB when it is decoded."
+                )
+        return count
+
+    def _learnable(
+        self,
+        needed: Callable[[Measure, int], int],
+        layout: Layout,
+        shape: tuple[int, int, int],
+        classes: int,
+        ratio: float | None,
+    ) -> int:
+        """How many fit of what is learned; what no machine has room for while it is, is refused."""
+        noun, room = "component" if ratio else "image", self.room(shape, classes)
+        if not self.in_bytes and layout == Layout(bits=layout.bits) and (ratio or 1) <= PAPER_RATIO:
+            count = self.share(classes)  # of whole pictures, whatever their numbers are stored in
+        else:
+            measure = layout.size if self.in_bytes else layout.numbers
+            count = bisect_right(range(1, min(room, MOST_BYTES) + 1), room, key=lambda n: needed(measure, n))
+        count = self._enough(count, classes, noun)
+        count = self.affordable(count, shape, classes, lambda n: needed(layout.size, n), ratio)
+        if (count + images_of(count, ratio or 1)) * math.prod(shape) * FLOAT_BYTES > MOST_BYTES:
             raise InputError(
                 f"A budget of {self} needs over {MOST_BYTES >> 30} GiB of memory for one class: give a smaller one."
             )
@@ -176,6 +224,11 @@ class Budget:
 def coloured(frequencies: int) -> int:
     """How many frequencies are kept of each difference between channels, beside those of their mean."""
     return -(-frequencies // COLOURS)
+
+
+def seen_of(images: int, components: int = 0) -> int:
+    """Count what people may look at: the images, and the first components."""
+    return images + min(components, MOST_SHOWN)
 
 
 def images_of(components: int, ratio: float) -> int:

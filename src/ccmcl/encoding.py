@@ -15,6 +15,8 @@ from ccmcl.errors import InputError, nearest
 
 FORMATS = {"jpeg": "JPEG", "webp": "WEBP"}
 MODES = {1: "L", 3: "RGB"}
+LONGEST = {"jpeg": 65_500, "webp": 16_383}
+"""The longest side of a picture that can be encoded, in pixels."""
 
 
 def encode(picture: UInt8[Tensor, "c h w"], codec: str, quality: int) -> bytes:

@@ -64,7 +64,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 MOST_OF_ONE_KIND = 64
 MOST_IMAGES = 1_000_000
-"""for each component"""
+"""for each component, or components for each image"""
 PLAIN_RATE = 0.02
 """Of a plain network by the strong recipe, and of a memory by gradients."""
 BY_EXPERTS = ("expert_steps", "expert_width", "turned")
@@ -290,8 +290,8 @@ class Experiment:
             object.__setattr__(self, name, float(getattr(self, name)))
         if self.margin != "auto":
             object.__setattr__(self, "margin", str(int(self.margin)))
-        if self.ratio > MOST_IMAGES:
-            raise InputError(f"The setting ratio must be at most {MOST_IMAGES:,}, not {self.ratio}.")
+        if not 1 / MOST_IMAGES <= self.ratio <= MOST_IMAGES:
+            raise InputError(f"The setting ratio must be from {1 / MOST_IMAGES} to {MOST_IMAGES:,}, not {self.ratio}.")
         object.__setattr__(self, "budget", str(Budget.parse(self.budget)))
 
     def as_dict(self) -> dict[str, Any]:

@@ -19,6 +19,8 @@ MIDDLE = 0.5
 """The frequencies of a picture are those of what it has more or less than this."""
 EDGE = 0.01
 """Black and white are so far from the ends of a sigmoid."""
+MOST_WEIGHTS = 1 << 26
+"""Numbers of a matrix that enlarges lines of pixels; it has those of both sides in its own."""
 SMALLEST_STEP = 2.0**-20
 """Components that hardly vary still have levels to round to."""
 
@@ -71,13 +73,16 @@ class Form:
 
     def decoded(self, numbers: Tensors) -> Float[Tensor, "*k q c h w"]:
         """Make images of numbers as they are, of one class or of several at once."""
-        if "weights" in numbers:
-            x = torch.einsum("...pq,...pchw->...qchw", numbers["weights"], numbers["components"])
-        else:
-            x = numbers["pixels"]
+        x = self.mixed(numbers)
         if self.frequencies is not None and self.squash:
             return torch.sigmoid(self.frequencies.images(x))
         return self.enlarged(torch.sigmoid(x) if self.squash else x)
+
+    def mixed(self, numbers: Tensors) -> Float[Tensor, "*k q a b c"]:
+        """Mix components, if there are any."""
+        if "weights" not in numbers:
+            return numbers["pixels"]
+        return torch.einsum("...pq,...pchw->...qchw", numbers["weights"], numbers["components"])
 
     def encoded(self, images: Float[Tensor, "q c h w"], small: tuple[int, int, int]) -> Float[Tensor, "q *s"]:
         """Find the numbers of which images are made that are near to these, in the shape in which they are stored."""
@@ -122,6 +127,15 @@ class Form:
 def reduced(images: Tensor, small: tuple[int, int, int]) -> Tensor:
     """Make pictures smaller, each pixel the mean of those it stands for."""
     return images if images.shape[-2:] == small[-2:] else F.interpolate(images, size=small[-2:], mode="area")
+
+
+def enlargeable(small: tuple[int, int], large: tuple[int, int]) -> bool:
+    """Say whether images of a size can be brought to another one, which is no smaller.
+
+    >>> enlargeable((16, 16), (32, 32)), enlargeable((32, 32), (16, 16)), enlargeable((1, 30_000), (1, 60_000))
+    (True, False, False)
+    """
+    return all(few <= many and few * many <= MOST_WEIGHTS for few, many in zip(small, large, strict=True))
 
 
 def between(small: int, large: int, like: Tensor) -> Float[Tensor, "large small"]:

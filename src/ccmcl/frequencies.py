@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -76,7 +77,7 @@ class Frequencies:
         """Lay the cosines out as the insides of pictures, one in a row; of another size, if one is given."""
         channels, (height, width) = self.shape[0], self.inside
         rows, columns = (
-            cosines(made, like)[torch.tensor(which, device=like.device)] * math.sqrt(made / side)
+            cosines(made, like, which) * math.sqrt(made / side)
             for side, made, which in zip(
                 (height, width), size or (height, width), lowest(height, width, self.count), strict=True
             )
@@ -169,13 +170,14 @@ def lowest(height: int, width: int, count: int) -> tuple[list[int], list[int]]:
     return list(rows), list(columns)
 
 
-def cosines(side: int, like: Tensor) -> Float[Tensor, "k n"]:
-    """Lay out the cosines of all frequencies over a line of pixels, orthonormal.
+def cosines(side: int, like: Tensor, which: Sequence[int] | None = None) -> Float[Tensor, "k n"]:
+    """Lay out the cosines of frequencies, of all or of those named, over a line of pixels, orthonormal.
 
     >>> cosines(2, torch.zeros(1))
     tensor([[ 0.7071,  0.7071],
             [ 0.7071, -0.7071]])
     """
     places = torch.arange(side, device=like.device, dtype=like.dtype)
-    waves = torch.cos(math.pi / side * places[:, None] * (places + 0.5)) * math.sqrt(2 / side)
-    return torch.where(places[:, None] == 0, math.sqrt(1 / side), waves)
+    swings = (places if which is None else torch.tensor(which, device=like.device, dtype=like.dtype))[:, None]
+    waves = torch.cos(math.pi / side * swings * (places + 0.5)) * math.sqrt(2 / side)
+    return torch.where(swings == 0, math.sqrt(1 / side), waves)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ccmcl.budget import FLOAT_BYTES, MOST_DECODED, MOST_GROWTH, seen_of
 from ccmcl.errors import InputError
-from ccmcl.forms import Form
+from ccmcl.forms import Form, enlargeable
 from ccmcl.frequencies import Frequencies
 from ccmcl.memory import KINDS, Composite, Encoded, Exemplars, Memory, Pixels, Remembered, count_of
 from ccmcl.tensor_files import read_tensors, write_tensors
@@ -19,10 +20,6 @@ from ccmcl.tensor_files import read_tensors, write_tensors
 FORMATS = ("ccmcl memory 1", "ccmcl memory 2")
 """The first has no forms: images are as large as what is stored, and composites are squashed."""
 LARGEST = 1 << 16
-MOST_DECODED = 4 * 2**30
-"""What a memory may decode to, however small it is: a few bytes that become terabytes are an attack or a mistake."""
-MOST_GROWTH = 256
-"""How many times as large as itself it may become beyond that."""
 
 
 def save_memory(memory: Memory, path: Path | str, names: Sequence[str] = ()) -> None:
@@ -99,10 +96,16 @@ def unpack(tensors: dict[str, Tensor], about: dict[str, Any], source: str) -> tu
         or labels.tolist() != sorted({label for label in labels.tolist() if label >= 0})
     ):
         raise InputError(f"{source} is damaged: its list of classes does not fit together.")
-    memory = Memory()
-    for label, kind, form in zip(labels.tolist(), kinds, forms, strict=True):
-        own = {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{label}.")}
-        memory = memory.plus(label, _remembered(kind, own, form, f"{source}, class {label}"))
+    by_class: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        of_class, _, own = name.partition(".")
+        by_class.setdefault(of_class, {})[own] = tensor
+    memory = Memory(
+        {
+            label: _remembered(kind, by_class.get(str(label), {}), form, f"{source}, class {label}")
+            for label, kind, form in zip(labels.tolist(), kinds, forms, strict=True)
+        }
+    )
     _check_size(memory, source)
     shapes = {picture_shape(kept) for kept in memory.values()}
     if len(shapes) > 1 or sum(len(kept.tensors()) for kept in memory.values()) + 1 != len(tensors):
@@ -121,9 +124,13 @@ def picture_shape(kept: Remembered) -> tuple[int, int, int]:
     return (channels, *(kept.form.size or (height, width)))
 
 
+def _seen(kept: Remembered) -> int:
+    return seen_of(count_of(kept), len(kept.components) if isinstance(kept, Composite) else 0)
+
+
 def _check_size(memory: Memory, source: str) -> None:
     """Refuse what could be saved but not loaded again, and what no program of ours has saved."""
-    decoded = sum(4 * count_of(kept) * math.prod(picture_shape(kept)) for kept in memory.values())
+    decoded = sum(FLOAT_BYTES * _seen(kept) * math.prod(picture_shape(kept)) for kept in memory.values())
     if decoded > max(MOST_DECODED, MOST_GROWTH * memory.nbytes):
         raise InputError(
             f"{source} would decode to {decoded / 2**30:.1f} GiB of images, more than {MOST_GROWTH} times its size."
@@ -144,6 +151,8 @@ def _remembered(kind: object, tensors: dict[str, Tensor], about: object, source:
     try:
         if kind == Encoded.kind:
             kept = Encoded(**tensors, shape=_sizes(about.get("shape"), 3), form=form)
+            if form.size is not None and not enlargeable(kept.shape[1:], form.size):
+                raise InputError("It cannot be enlarged.")
             if count_of(kept) * math.prod(kept.shape) > max(MOST_DECODED, MOST_GROWTH * kept.files.nbytes):
                 raise InputError("It would decode to too much.")
             for _ in kept.each():
@@ -199,6 +208,10 @@ def _fitting(kind: str, tensors: dict[str, Tensor], form: Form) -> bool:
         return False
     if any(not tensor.numel() for name, tensor in tensors.items() if name != "logits"):
         return False
+    if form.size is not None:
+        stored_size = [tuple(tensor.shape[-2:]) for tensor in tensors.values() if tensor.ndim == 4]
+        if not all(enlargeable((height, width), form.size) for height, width in stored_size):
+            return False
     if form.frequencies is not None:
         few = (1, 1, form.frequencies.numbers)
         if not learned or any(tensor.shape[1:] != few for tensor in tensors.values() if tensor.ndim == 4):

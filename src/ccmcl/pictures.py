@@ -15,13 +15,13 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ccmcl.budget import MOST_SHOWN
 from ccmcl.errors import InputError, printable
 from ccmcl.files import write
 from ccmcl.memory import TITLES, Composite, Memory
 from ccmcl.values import scaled
 
 MOST_IN_A_ROW = 20
-MOST_SHOWN = 100
 
 
 def draw_memory(memory: Memory, names: Sequence[str], path: Path | str) -> None:

@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from ccmcl.budget import LABEL_BYTES, Budget, Layout, images_of
 from ccmcl.condense import Condensation
 from ccmcl.distribution import Distribution
+from ccmcl.encoding import LONGEST, MODES
 from ccmcl.engine import Engine
 from ccmcl.errors import InputError
 from ccmcl.forms import Form
@@ -28,7 +29,7 @@ ONE_IN = 8
 """Of so many remembered images of a class, one is set apart where networks go on."""
 SMALLEST_FILE = 30
 """No picture is encoded in fewer bytes."""
-CHANNELS = (1, 3)
+CHANNELS = tuple(MODES)
 """Of pictures that can be encoded."""
 
 
@@ -172,10 +173,15 @@ def pictures(plan: Plan, classes: int, logits: int = 0) -> int:
         return plan.budget.exemplars(plan.net.shape, classes, logits, plan.shape.reduction)
     if plan.net.shape[0] not in CHANNELS:
         raise InputError(f"Pictures of {plan.net.shape[0]} channels cannot be stored as {plan.shape.codec}.")
+    if max(plan.small()[1:]) > LONGEST[plan.shape.codec]:
+        raise InputError(
+            f"Pictures with sides of more than {LONGEST[plan.shape.codec]:,} pixels cannot be stored as "
+            f"{plan.shape.codec}: give a reduction."
+        )
     room = plan.budget.room(plan.net.shape, classes)
     if room < SMALLEST_FILE + LABEL_BYTES:
         raise InputError(f"A budget of {plan.budget} is smaller than one picture per class: give a larger one.")
-    return room // SMALLEST_FILE
+    return plan.budget.affordable(room // SMALLEST_FILE, plan.net.shape, classes, lambda count: SMALLEST_FILE * count)
 
 
 def with_logits(plan: Plan, classes: int) -> int:

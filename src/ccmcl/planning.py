@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
-from ccmcl.budget import Budget
+from ccmcl.budget import Budget, Layout
 from ccmcl.condense import Condensation
 from ccmcl.distribution import Distribution
 from ccmcl.errors import InputError
@@ -17,7 +18,7 @@ from ccmcl.frequencies import Frequencies, quiet_edge
 from ccmcl.learn import RECIPES, Recipe, Style
 from ccmcl.nets import ConvNet
 from ccmcl.plan import SPARE_OUTPUTS, Plan, Shape
-from ccmcl.presets import FEWEST_FREQUENCIES, frequencies
+from ccmcl.presets import FEW_IMAGES, FEWEST_FREQUENCIES, MOST_FREQUENCIES, frequencies
 from ccmcl.residual import ResNet
 
 WARM = 0.1
@@ -134,9 +135,16 @@ def frequencies_of(experiment: Experiment, shape: tuple[int, int, int], margin: 
     if not isinstance(experiment.frequencies, str):
         return experiment.frequencies
     (channels, height, width), budget = shape, Budget.parse(experiment.budget)
-    room = budget.room(shape, classes) * 8 // (experiment.bits if budget.in_bytes else 8)
+
+    def needed(count: int) -> int:
+        targets = classes if experiment.labels == "soft" else 0
+        layout = Layout(bits=experiment.bits, frequencies=count, targets=targets)
+        measure = layout.size if budget.in_bytes else layout.numbers
+        return measure(FEW_IMAGES, layout.small(shape), FEW_IMAGES, 1)
+
+    affordable = bisect_right(range(1, MOST_FREQUENCIES + 1), budget.room(shape, classes), key=needed)
     inside = max(1, height - 2 * margin), max(1, width - 2 * margin)
-    suitable = frequencies((channels, *inside), room)
+    suitable = frequencies((channels, *inside), affordable)
     if not suitable:
         raise InputError(
             f"Pictures of {height}×{width} pixels are too large for frequencies auto: give a number, or a reduction."

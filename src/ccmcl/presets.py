@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ccmcl.budget import COLOURS
 from ccmcl.catalogue import CONTINUED
 
 FEWEST_FREQUENCIES, MOST_FREQUENCIES = 32, 256
@@ -96,16 +95,16 @@ def fast(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     )
 
 
-def frequencies(shape: tuple[int, int, int], room: int = 0) -> int:
-    """Choose how many frequencies are kept of pictures of a shape, where a class has room for so many numbers.
+def frequencies(shape: tuple[int, int, int], affordable: int = 0) -> int:
+    """Choose how many frequencies are kept of pictures of a shape, where ``FEW_IMAGES`` of a class could have so many.
 
     For every six pixels it is one, and a quarter as many of each difference between channels; down to half of that
     where a class would have few images otherwise: then another image is worth more than what is finer in each. Of
     pictures that are too large for it, none.
 
-    >>> [frequencies((1, 28, 28), 28 * 28 * pictures) for pictures in (1, 2, 3, 4, 10)]
+    >>> [frequencies((1, 28, 28), affordable) for affordable in (32, 65, 98, 130, 326)]
     [65, 65, 98, 130, 130]
-    >>> [frequencies(shape, 50_000) for shape in ((3, 32, 32), (1, 8, 8), (3, 64, 64), (3, 224, 224))]
+    >>> [frequencies(shape, 1000) for shape in ((3, 32, 32), (1, 8, 8), (3, 64, 64), (3, 224, 224))]
     [170, 32, 170, 0]
     """
     channels, height, width = shape
@@ -113,7 +112,6 @@ def frequencies(shape: tuple[int, int, int], room: int = 0) -> int:
     most = LARGEST_BASIS // (2 * channels * pixels)
     if most < FEWEST_FREQUENCIES:
         return 0
-    affordable = room * COLOURS // (FEW_IMAGES * (COLOURS + channels - 1))
     wanted = max(pixels // (2 * KEPT), min(affordable, pixels // KEPT))
     return min(pixels, max(FEWEST_FREQUENCIES, wanted), MOST_FREQUENCIES, most)
 
