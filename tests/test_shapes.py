@@ -28,7 +28,7 @@ from ccmcl.memory_file import load_memory, picture_shape, save_memory
 from ccmcl.methods import METHODS, check
 from ccmcl.nets import ConvNet
 from ccmcl.plan import Learner, Plan, Shape
-from ccmcl.stream import Stream
+from ccmcl.stream import Experience, Stream
 
 PLAN = Plan(
     ConvNet((1, 8, 8), 4, centred=True),
@@ -167,6 +167,20 @@ def test_pictures_of_other_channels_cannot_be_encoded() -> None:
         check(plan, "rehearsal", 4)
 
 
+@pytest.mark.parametrize(("codec", "side"), [("webp", 16_384), ("jpeg", 65_501)])
+def test_pictures_too_long_to_be_encoded_are_refused_before_any_work(codec: str, side: int) -> None:
+    plan = replace(PLAN, net=ConvNet((1, 4, side), 4), shape=Shape(codec=codec))
+    with pytest.raises(InputError, match="give a reduction"):
+        check(plan, "rehearsal", 4)
+    check(replace(plan, shape=Shape(64, codec=codec)), "rehearsal", 4)
+
+
+def test_pictures_too_long_to_be_enlarged_are_refused_before_any_work() -> None:
+    plan = replace(PLAN, net=ConvNet((1, 4, 60_000), 4), shape=Shape(2))
+    with pytest.raises(InputError, match="larger reduction"):
+        check(plan, "rehearsal", 4)
+
+
 def test_an_open_ended_stream_makes_room_for_encoded_pictures() -> None:
     plan = replace(PLAN, classes=None, budget=Budget.parse("16KiB"), shape=Shape(codec="jpeg"))
     first, second = (met(plan, "rehearsal", count).memory for count in (1, 2))
@@ -180,6 +194,36 @@ def test_a_budget_too_small_for_one_encoded_picture_is_refused() -> None:
     plan = replace(PLAN, budget=Budget.parse("400B"), shape=Shape(codec="jpeg"))
     with pytest.raises(InputError, match="smaller than one picture"):
         met(plan, "rehearsal")
+
+
+def again(plan: Plan, method: str, times: int) -> tuple[Memory, Memory]:
+    """Meet two classes, then one picture of the first again and again: what was remembered of them, and what is."""
+    learner = met(plan, method, 1)
+    before, pixels = learner.memory, DIGITS[0].of_class(0)
+    for index in range(1, times + 1):
+        one = Experience(index, (0,), pixels[-index][None], torch.zeros(1, dtype=torch.int64))
+        learner = METHODS[method].meet(plan, learner, one, drive)
+    return before, learner.memory
+
+
+@pytest.mark.parametrize("method", ["rehearsal", "bic"])
+@pytest.mark.parametrize("shape", [Shape(2), Shape(codec="jpeg", quality=10), Shape(2, codec="webp")], ids=str)
+def test_pictures_of_a_class_that_comes_again_stay_what_they_are(method: str, shape: Shape) -> None:
+    before, after = again(replace(PLAN, budget=Budget.parse("8/class"), shape=shape), method, times=4)
+    old = {tuple(image.flatten().tolist()) for image in before[0].images()}
+    shown = [tuple(image.flatten().tolist()) for image in after[0].images()]
+    assert abs(len(shown) - len(old)) <= 2  # files are not all of one size
+    assert sum(image not in old for image in shown) <= 4
+
+
+@pytest.mark.parametrize(("method", "ratio"), [("condensation", 2.0), ("composite", 1.0)])
+@pytest.mark.parametrize("shape", [Shape(2), Shape(2, squash=False, bits=8), Shape(frequencies=20)], ids=str)
+def test_images_of_a_class_that_comes_again_are_not_blurred(method: str, ratio: float, shape: Shape) -> None:
+    still = Distribution(1, 1, 1, 8, rate=1e-9)
+    plan = replace(PLAN, budget=Budget.parse("8/class"), shape=replace(shape, start="real"), distribution=still)
+    before, after = again(replace(plan, ratio=ratio), method, times=4)
+    distances = torch.cdist(after[0].images().flatten(1), before[0].images().flatten(1)).amin(1)
+    assert (distances > 0.05).sum() <= 4, "all but the new ones are as they were"
 
 
 def test_pictures_are_made_smaller_by_means() -> None:

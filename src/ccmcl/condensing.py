@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -13,6 +13,7 @@ from ccmcl.budget import images_of
 from ccmcl.condense import Condenser
 from ccmcl.distribution import Courses, Matcher
 from ccmcl.engine import capacity, widened
+from ccmcl.forms import Form
 from ccmcl.learn import STRONG, Shared, Trainer
 from ccmcl.loop import State, checked, generator_for, placed
 from ccmcl.memory import Composite, Exemplars, Learned, Memory, Pixels, Remembered, formed
@@ -101,8 +102,8 @@ def condensers(
             continue
         others = slice(None) if label not in before else labels_before != label
         generator = generator_for(plan.seed, "condense", experience.index, label)
-        pixels, fresh = at_hand(plan, before, experience, label)
-        start = starting(plan, method, count, pixels, fresh, generator)
+        hand = at_hand(plan, before, experience, label)
+        pixels, start = hand.pixels, starting(plan, method, count, hand, generator)
         if plan.objective == "distribution" and trained is not None:
             jobs[name] = Matcher(
                 plan.expert,
@@ -134,19 +135,38 @@ def condensers(
     return jobs
 
 
-def at_hand(plan: Plan, memory: Memory, experience: Experience, label: int) -> tuple[Tensor, int]:
-    """Put pictures of a class together: new ones, then what is remembered of it.
+@dataclass(frozen=True)
+class AtHand:
+    """Pictures of a class: new ones, then what is remembered of it."""
 
-    The first ones, so many, are real, and no network that goes on was shown them after their own experience.
-    """
+    pixels: Tensor
+    new: int
+    fresh: int
+    """The first ones, so many, are real, and no network that goes on was shown them after their own experience."""
+    kept: Remembered | None = None
+
+    def encoded(self, places: Tensor, form: Form, small: tuple[int, int, int]) -> Tensor:
+        """Turn pictures into the numbers that a memory is made of; those that are remembered so stay what they are.
+
+        (Made larger and smaller again, a picture would be blurred a little more each time that its class comes.)
+        """
+        found = form.encoded(unit(self.pixels[places]), small)
+        if isinstance(self.kept, Pixels | Composite) and self.kept.form == form:
+            old = places >= self.new
+            found[old] = self.kept.unmade()[places[old] - self.new]
+        return found
+
+
+def at_hand(plan: Plan, memory: Memory, experience: Experience, label: int) -> AtHand:
+    """Put pictures of a class together."""
     pixels = experience.of_class(label)
     if label not in memory:
-        return pixels, len(pixels)
+        return AtHand(pixels, len(pixels), len(pixels))
     kept = memory[label]
-    return torch.cat([pixels, as_pixels(kept)]), len(pixels) + set_apart(plan, kept)
+    return AtHand(torch.cat([pixels, as_pixels(kept)]), len(pixels), len(pixels) + set_apart(plan, kept), kept)
 
 
-def starting(plan: Plan, method: str, count: int, pixels: Tensor, fresh: int, generator: Generator) -> Learned:
+def starting(plan: Plan, method: str, count: int, hand: AtHand, generator: Generator) -> Learned:
     """Make what a class is condensed from: noise, or real pictures, each by itself and in pairs.
 
     Those to be set apart come first, and are of the first ``fresh`` ones.
@@ -164,13 +184,13 @@ def starting(plan: Plan, method: str, count: int, pixels: Tensor, fresh: int, ge
         )
         return formed(type(drawn), drawn.tensors(), form)
     apart = apart_of(plan, min(count, images) if mixing else count, learned=True)
-    if shape.start == "typical" and count < len(pixels):
-        away = chosen(fresh, len(pixels), apart, apart, generator)
-        others = pixels[others_than(away, len(pixels))]
-        found = typical(form.encoded(unit(others), small), count - apart, generator)
-        pictures = torch.cat([form.encoded(unit(pixels[away]), small), found])
+    every = len(hand.pixels)
+    if shape.start == "typical" and count < every:
+        away = chosen(hand.fresh, every, apart, apart, generator)
+        found = typical(hand.encoded(others_than(away, every), form, small), count - apart, generator)
+        pictures = torch.cat([hand.encoded(away, form, small), found])
     else:
-        pictures = form.encoded(unit(pixels[chosen(fresh, len(pixels), count, apart, generator)]), small)
+        pictures = hand.encoded(chosen(hand.fresh, every, count, apart, generator), form, small)
     if not mixing:
         return formed(Pixels, {"pixels": pictures}, form)
     return formed(Composite, {"components": pictures, "weights": pairs(count, images, generator, apart)}, form)

@@ -69,8 +69,15 @@ class Exemplars:
 
     def shrunk(self, count: int, images: int = 0, apart: int = 0, was: int = 0) -> Exemplars:  # noqa: ARG002
         """Keep ``count`` pictures (they were drawn at random)."""
-        places = remaining(len(self.pixels), count, apart, was)
+        return self.only(remaining(len(self.pixels), count, apart, was))
+
+    def only(self, places: Int64[Tensor, "n"]) -> Exemplars:
+        """Keep the pictures of these places."""
         return Exemplars(self.pixels[places], rows(self.logits, places), self.form)
+
+    def joined(self, other: Remembered) -> Exemplars:
+        """Put the pictures of another memory of the same form behind these, without logits."""
+        return Exemplars(torch.cat([self.pixels, other.tensors()["pixels"]]), form=self.form)
 
 
 @dataclass(frozen=True)
@@ -144,6 +151,12 @@ class Encoded:
         ends = lengths[places].cumsum(0, dtype=torch.int32)
         return Encoded(torch.cat(some), ends, self.shape, rows(self.logits, places), self.form)
 
+    def joined(self, other: Remembered) -> Encoded:
+        """Put the files of another memory of the same form behind these, without logits."""
+        more = other.tensors()
+        ends = torch.cat([self.ends, more["ends"] + len(self.files)])
+        return Encoded(torch.cat([self.files, more["files"]]), ends, self.shape, form=self.form)
+
     def _lengths(self) -> Int32[Tensor, "q"]:
         return torch.diff(self.ends, prepend=self.ends.new_zeros(1))
 
@@ -169,6 +182,10 @@ class Pixels:
     def images(self) -> Float[Tensor, "q c h w"]:
         """Return the images."""
         return self.form.decoded(self.numbers())
+
+    def unmade(self) -> Float[Tensor, "q *s"]:
+        """Return what each image is made of, in the shape of what is stored."""
+        return self.numbers()["pixels"]
 
     def numbers(self) -> dict[str, Tensor]:
         """Return what is learned, in float32."""
@@ -214,6 +231,10 @@ class Composite:
     def images(self) -> Float[Tensor, "q c h w"]:
         """Mix the components into images."""
         return self.form.decoded(self.numbers())
+
+    def unmade(self) -> Float[Tensor, "q *s"]:
+        """Return what each image is made of: its mixture, in the shape of a component."""
+        return self.form.mixed(self.numbers())
 
     def parts(self, count: int) -> Float[Tensor, "p c h w"]:
         """Return the first components, as large as the images."""

@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from ccmcl.condensing import as_pixels, at_hand, condensers, courses, leading, taken_for
+from ccmcl.condensing import AtHand, as_pixels, at_hand, condensers, courses, leading, taken_for
 from ccmcl.engine import Batch, Classify, Judge
-from ccmcl.forms import reduced
+from ccmcl.errors import InputError
+from ccmcl.forms import enlargeable, reduced
 from ccmcl.learn import Distil, Shared, Trainer, at_once, logits_of
 from ccmcl.loop import Drive, checked, generator_for, section
 from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels
@@ -251,17 +252,29 @@ def _store(
     classes = plan.sharing(len(set(memory) | set(experience.classes)))
     count = COUNTS[method](plan, classes)
     for label in experience.classes:
-        pixels, fresh = at_hand(plan, memory, experience, label)
-        generator = generator_for(plan.seed, "store", experience.index, label)
-        some = min(count, len(pixels))
-        kept = _kept(plan, pixels[chosen(fresh, len(pixels), some, apart_of(plan, some, learned=False), generator)])
+        hand = at_hand(plan, memory, experience, label)
+        generator, every = generator_for(plan.seed, "store", experience.index, label), len(hand.pixels)
+        some = min(count, every)
+        kept = _kept(plan, hand, chosen(hand.fresh, every, some, apart_of(plan, some, learned=False), generator))
         if judge is not None:
             kept = replace(kept, logits=judge(as_pixels(kept)))
         memory = memory.plus(label, fitted(plan, lasting(plan, kept), classes))
     return memory
 
 
-def _kept(plan: Plan, pixels: Tensor) -> Exemplars | Encoded:
+def _kept(plan: Plan, hand: AtHand, places: Tensor) -> Exemplars | Encoded:
+    """Store some of the pictures at hand; those that are stored already stay what they are, to the last bit."""
+    before, is_old = hand.kept, places >= hand.new
+    if not isinstance(before, Exemplars | Encoded) or before.form != plan.form() or not is_old.any():
+        return _stored(plan, hand.pixels[places])
+    old = replace(before, logits=None).only(places[is_old] - hand.new)
+    if is_old.all():
+        return old
+    order = torch.cat([(~is_old).nonzero().flatten(), is_old.nonzero().flatten()]).argsort()
+    return _stored(plan, hand.pixels[places[~is_old]]).joined(old).only(order)
+
+
+def _stored(plan: Plan, pixels: Tensor) -> Exemplars | Encoded:
     """Store pictures: smaller and encoded, if asked for."""
     shape, form = plan.shape, plan.form()
     if shape.reduction > 1:
@@ -342,3 +355,7 @@ def check(plan: Plan, method: str, classes: int) -> None:
     """Raise an ``InputError`` now if the budget of a method cannot hold so many classes."""
     if method in COUNTS:
         COUNTS[method](plan, plan.sharing(classes))
+    if plan.form().size is not None and not enlargeable(plan.small()[1:], plan.net.shape[1:]):
+        raise InputError(
+            "Pictures with such long sides cannot be enlarged again from so many pixels: give a larger reduction."
+        )
