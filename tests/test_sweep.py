@@ -126,6 +126,8 @@ def test_a_grid_has_as_many_experiments_as_its_lists_multiply_to(grid: dict[str,
         ("method = 'magic'", "no method 'magic'"),
         ("seed = 1.5", "seed must be of type int"),
         ("seed = true", "seed must be of type int"),
+        (f"seed = 0x{'f' * 5000}", "seed must be smaller than 2⁶³"),
+        (f"steps = 1{'0' * 400}", "steps must be smaller than 2⁶³"),
         ("seed = [[1]]", "seed must be of type int"),
         ("title = 3", "title must be a text"),
         ("also = 3", "also must be tables"),
@@ -298,6 +300,16 @@ class Here:
 
     def stop(self) -> None:
         self.stopping = True
+
+
+def test_no_program_of_the_current_folder_is_run(tmp_path: Path) -> None:
+    """Worker processes take Python's own modules, and ours, whatever lies about."""
+    (tmp_path / "queue.py").write_text("from pathlib import Path\nPath('ran').touch()\nraise SystemExit\n")
+    program = [str(Path(sys.executable).with_name("ccmcl")), "sweep", "--dataset", "digits", "--method", "finetune"]
+    small = ["--steps", "2", "--width", "4", "--workers", "1", "--threads", "1", "--out", "runs"]
+    done = subprocess.run([*program, *small], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists()
 
 
 def test_only_what_is_left_is_done(tmp_path: Path) -> None:

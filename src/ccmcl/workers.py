@@ -119,7 +119,7 @@ class Workers:
     def _started(self, place: int) -> subprocess.Popen[str]:
         # Threads are counted by the worker itself; what the environment says was meant for one process.
         process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", self.module],
+            [sys.executable, "-P", "-m", self.module],  # what lies in the current folder is not ours to run
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
