@@ -507,6 +507,7 @@ def test_one_data_set_is_looked_up_by_name_and_by_path(out: Path, capsys: Captur
     write_npz(Path("own.npz"))
     (own,) = json.loads(told(capsys, ["data", "own.npz", "--json"]))
     assert (own["train"], own["test"], own["shape"]) == (32, 8, [1, 8, 8])
+    assert (own["official"], own["size"]) == (None, Path("own.npz").stat().st_size)
     assert "8×8 grey" in told(capsys, ["data", "own.npz"])
 
 

@@ -72,6 +72,7 @@ def test_idx_reads_what_was_written(shape: list[int], packed: bool) -> None:
         (idx(random(5)), "of bytes with 3 axes"),
         (bytes((0, 0, 8, 3, 0, 0)), "and 3 sizes"),
         (bytes((0, 0, 8, 3)) + struct.pack(">3I", 1 << 31, 28, 28), "promises 1683627180032 bytes"),
+        (bytes((0, 0, 8, 3)) + struct.pack(">3I", 0, 2**32 - 1, 2**32 - 1), "cannot be read as an IDX file"),
         (idx(random(2, 28, 28))[:-1], "promises 1568 bytes, but it has only 1567"),
         (idx(random(2, 28, 28)) + b"!", "it has more than that"),
         (gzip.compress(idx(random(2, 28, 28)))[:-9], "cannot be read as an IDX file"),
@@ -289,6 +290,17 @@ def test_a_mat_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         svhn(tmp_path, svhn_file()[:128] + struct.pack("<II", 15, len(bomb)) + bomb)
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["inside", "beside"])
+def test_what_is_packed_twice_is_not_unpacked(tmp_path: Path, beside: bool) -> None:
+    inner = svhn_file()[128:]
+    (size,) = struct.unpack_from("<I", inner, 4)
+    once = inner[: 8 + size]  # an element that is packed
+    twice = zlib.compress(zlib.decompress(once[8:]) + once if beside else once)
+    rest = inner[8 + size :]
+    with pytest.raises(InputError, match=r"not one element|something else than arrays"):
+        svhn(tmp_path, svhn_file()[:128] + struct.pack("<II", 15, len(twice)) + twice + rest)
+
+
 def npz(folder: Path, **arrays: Any) -> formats.Parsed:
     np.savez(folder / "own.npz", **arrays)
     return own.npz(folder / "own.npz")
@@ -319,6 +331,17 @@ def test_labels_may_be_names_or_places_among_given_names(tmp_path: Path) -> None
     places = {"y_train": np.array([0, 1, 2, 0, 1, 2], np.uint64), "y_test": np.array([2, 1])}
     parsed = npz(tmp_path, **FOUR | places, classes=["c", "b", "a"])
     assert (parsed.classes, parsed.test.labels.tolist()) == (("c", "b", "a"), [2, 1])
+
+
+def test_floats_take_no_more_room_on_the_way_than_a_part_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own, "AT_ONCE", 45)  # two pictures of twenty numbers
+    x = (random(7, 5, 4) / 255).astype(np.float16)
+    whole = np.rint(x.astype(np.float32) * 255).astype(np.uint8)
+    found = npz(tmp_path, **(FOUR | {"x_train": x[:6], "x_test": x[5:]}))
+    np.testing.assert_array_equal(found.train.pixels[:, 0], whole[:6])
+    np.testing.assert_array_equal(found.test.pixels[:, 0], whole[5:])
 
 
 def test_floats_and_colours_become_bytes_in_planes(tmp_path: Path) -> None:
@@ -360,6 +383,7 @@ def test_the_split_of_what_came_first_does_not_depend_on_what_follows() -> None:
         (FOUR | {"y_test": np.array([7, 8])}, "a class '8' that is not among"),
         (FOUR | {"classes": np.array(["a", "b"])}, "y_train has labels from -2 to 30"),
         (FOUR | {"classes": np.array([1, 2])}, "its classes are not a list of names"),
+        (FOUR | {"classes": np.array(list("abcdefghi"))}, "has 9 classes, more than images"),
         (FOUR | {"classes": np.array(["a", None], object)}, "Object arrays cannot be loaded"),
         (FOUR | {"y_test": np.zeros(2, "i4,f4")}, "y_test is "),
     ],

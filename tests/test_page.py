@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -21,6 +22,8 @@ from ccmcl.figures import frontier, inline, over, over_buffer, seconds_of, short
 from ccmcl.page import MOST_PICTURES, against_paper, embedded, make, write_figures
 from ccmcl.records import read_runs
 from ccmcl.results import as_dict, table
+from ccmcl.sheets import drawn
+from ccmcl.tensor_files import read_tensors, write_tensors
 from studied import finished
 
 EVIL = '<script>document.title="owned"</script>'
@@ -214,6 +217,16 @@ def test_damaged_memory_is_left_out_and_the_rest_is_shown(runs: Path, tmp_path: 
     folder.memory_file.write_bytes(b"damaged")
     assert "data:image" in whole
     assert "data:image" not in make(list(read_runs(tmp_path)), "title")
+
+
+@pytest.mark.parametrize("shape", [(0, 1, 2**40, 1), (1, 1, 9, 9), (9, 1, 8, 8)], ids=str)
+def test_what_formed_in_another_size_is_left_out_and_takes_no_room(shape: tuple[int, ...], tmp_path: Path) -> None:
+    folder = finished(tmp_path, pictures=True)
+    assert "sheets" in (drawn(folder, 10**7) or {})["forming"]
+    images = read_tensors(folder.forming_file)[0]
+    write_tensors(folder.forming_file, images | {"0-0-0": torch.empty(shape, dtype=torch.uint8)}, {})
+    assert set(drawn(folder, 10**7) or {}) >= {"images", "classes"}, "what is remembered is still shown"
+    assert "forming" not in (drawn(folder, 10**7) or {})
 
 
 def test_data_sets_with_odd_names_and_equal_beginnings_are_drawn_each(tmp_path: Path) -> None:

@@ -173,6 +173,16 @@ def test_two_hundred_images_are_drawn_in_seconds(tmp_path: Path) -> None:
     assert max(sheet.shape) < 4000
 
 
+def test_pictures_too_long_to_be_drawn_are_refused_and_long_ones_are_drawn_smaller(tmp_path: Path) -> None:
+    def strips(length: int) -> Memory:
+        return Memory().plus(0, Exemplars(torch.zeros(2, 1, 1, length, dtype=torch.uint8)))
+
+    with pytest.raises(InputError, match="too large to be drawn"):
+        draw_memory(strips(60_000), [], tmp_path / "memory.png")
+    sheet = drawn(strips(2_000), [], tmp_path)
+    assert 1000 < sheet.shape[1] <= 60_000
+
+
 def test_an_empty_memory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         draw_memory(Memory(), [], tmp_path / "memory.png")

@@ -51,6 +51,13 @@ def test_runs_that_differ_in_the_seed_alone_are_one_row(runs: Path) -> None:
     assert rows[0].seeds == (0, 1, 2)
 
 
+def test_time_is_that_of_the_runs_of_which_it_was_kept(tmp_path: Path) -> None:
+    first, second = (finished(tmp_path, seed=seed) for seed in (0, 1))
+    (second.path / "cost.json").unlink()
+    (row,) = table(read_runs(tmp_path))
+    assert (row.n, row.seconds) == (2, first.cost()["seconds"])
+
+
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=9))
 def test_figure_is_the_mean_and_the_deviation_of_a_sample(values: list[float]) -> None:
     figure = Figure.of(values)

@@ -20,13 +20,14 @@ from ccmcl import store
 from ccmcl.errors import InputError, StorageError
 from ccmcl.evaluate import Scores
 from ccmcl.experiment import Experiment
-from ccmcl.files import check_writable
+from ccmcl.files import check_writable, read_json, write_json
 from ccmcl.loop import State, counter
 from ccmcl.memory import Composite, Exemplars, Memory, Pixels
 from ccmcl.nets import ConvNet, Params
 from ccmcl.plan import Learner
 from ccmcl.store import Progress, RunFolder
 from ccmcl.tensor_files import write_tensors
+from studied import finished
 
 EXPERIMENT = Experiment.of(width=4)
 RESULT: dict[str, Any] = {
@@ -115,6 +116,14 @@ def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_foreign_result_is_refused(folder: RunFolder, result: str) -> None:
     folder.result_file.write_text(result)
     with pytest.raises(InputError):
+        folder.result()
+
+
+@pytest.mark.parametrize("spoilt", [{"memory": {}}, {"memory": {"bytes": 1}}, {"classes": list(range(10))}], ids=str)
+def test_result_that_lacks_what_is_shown_of_it_is_refused(tmp_path: Path, spoilt: dict[str, Any]) -> None:
+    folder = finished(tmp_path)
+    write_json(folder.result_file, read_json(folder.result_file) | spoilt)
+    with pytest.raises(InputError, match="does not hold the result"):
         folder.result()
 
 

@@ -178,14 +178,12 @@ def data(
     from rich.text import Text
 
     from ccmcl import data as data_sets
-    from ccmcl.running import shape
 
     if name is not None:
         found = data_sets.load(name, data_dir, progress=sys.stderr.isatty() and not json)
         rows = [row for row in data_sets.status(data_dir) if row.name == name]
-        if not rows:  # a user's own
-            train = found.train
-            rows = [data_sets.Status(found.name, shape(found), found.source, None, len(train), len(found.test))]
+        if not rows:  # given by its path
+            rows = [data_sets.status_of(found)]
     else:
         rows = data_sets.status(data_dir)
     if json:

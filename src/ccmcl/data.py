@@ -181,6 +181,15 @@ def status(data_dir: Path | str | None = None, *, sources: Mapping[str, Source] 
     return [_status(name, data_dir, sources) for name in known()]
 
 
+def status_of(dataset: Dataset) -> Status:
+    """Say the same of a set that was given by its path."""
+    where, (channels, height, width) = Path(dataset.source), dataset.train.pixels.shape[1:]
+    files = [where] if where.is_file() else where.rglob("*")
+    size = sum(path.stat().st_size for path in files if path.is_file())
+    counts = len(dataset.train), len(dataset.test)
+    return Status(dataset.name, (channels, height, width), dataset.source, dataset.official, *counts, size)
+
+
 def _status(name: str, data_dir: Path | str | None, sources: Mapping[str, Source]) -> Status:
     size, where = 0, "embedded"
     try:

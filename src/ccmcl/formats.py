@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from ccmcl.errors import InputError
 
 LIMIT = 1 << 30  # bytes that one official file may unpack to; the largest has 226 million
+MATRIX, COMPRESSED = 14, 15
+"""Kinds of elements in a MATLAB file."""
 
 
 class Split(NamedTuple):
@@ -82,10 +84,10 @@ def read_idx(path: Path, axes: int) -> tuple[NDArray[np.uint8], str]:
         if size > LIMIT:
             raise InputError(f"{path}: its header promises {size} bytes, expected far fewer; get a sound copy.")
         body = file.read(size + 1)
-    if len(body) != size:
-        there = "more than that" if len(body) > size else f"only {len(body)}"
-        raise InputError(f"{path}: its header promises {size} bytes, but it has {there}; get a sound copy.")
-    return np.frombuffer(bytearray(body), np.uint8).reshape(shape), md5(head + body)
+        if len(body) != size:
+            there = "more than that" if len(body) > size else f"only {len(body)}"
+            raise InputError(f"{path}: its header promises {size} bytes, but it has {there}; get a sound copy.")
+        return np.frombuffer(bytearray(body), np.uint8).reshape(shape), md5(head + body)
 
 
 def mnist(files: Mapping[str, Path], classes: tuple[str, ...]) -> Parsed:
@@ -176,8 +178,17 @@ def _unpacked_mat(path: Path) -> tuple[Any, str]:
         element = memoryview(data)[at : at + 8 + size]
         if len(element) < 8 + size:
             raise ValueError("it ends too early")
-        inflate = zlib.decompressobj()
-        plain.write(inflate.decompress(element[8:], LIMIT) if kind == 15 else element)  # 15: compressed
+        if kind == COMPRESSED:
+            inflate = zlib.decompressobj()
+            element = memoryview(inflate.decompress(element[8:], LIMIT))
+            if not inflate.eof or len(element) < 8:
+                raise ValueError("it unpacks to more than the official one, or to nothing")
+            kind, inner = struct.unpack_from(f"{order}II", element)
+            if len(element) != 8 + inner:
+                raise ValueError("what it packs is not one element")
+        if kind != MATRIX:  # one that is compressed again would be unpacked without bounds
+            raise ValueError("it holds something else than arrays")
+        plain.write(element)
         if plain.tell() > LIMIT:
             raise ValueError("it unpacks to more than the official one")
         at += 8 + size

@@ -17,6 +17,8 @@ from ccmcl.errors import InputError
 from ccmcl.formats import Parsed, Split, in_two, reading
 
 OWN_LIMIT = 1 << 32  # bytes that a user's own set may unpack to
+AT_ONCE = 1 << 24
+"""Numbers that are converted together."""
 PICTURES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP", ".gif": "GIF"}
 
 
@@ -59,6 +61,8 @@ def npz(path: Path) -> Parsed:
     given = arrays.get("classes", np.array([], np.str_))
     if given.dtype.kind != "U" or given.ndim != 1:
         raise InputError(f"{path}: its classes are not a list of names; save them as an array of str.")
+    if len(given) > sum(len(arrays[f"x{part}"]) for part in parts if arrays[f"x{part}"].ndim):
+        raise InputError(f"{path}: has {len(given)} classes, more than images; name each class once.")
     classes = tuple(map(str, given))
     pixels = [_array_pixels(path, f"x{part}", arrays[f"x{part}"]) for part in parts]
     names = [
@@ -76,9 +80,14 @@ def _array_pixels(path: Path, key: str, x: NDArray[Any]) -> NDArray[np.uint8]:
     if x.ndim not in (3, 4) or 0 in x.shape or (x.ndim == 4 and x.shape[3] not in (1, 3)):
         raise InputError(f"{path}: {key} has the shape {x.shape}; expected (n, h, w) or (n, h, w, 1 or 3).")
     if x.dtype.kind == "f":
-        if not (np.isfinite(x).all() and x.min() >= 0 and x.max() <= 1):
-            raise InputError(f"{path}: {key} has NaN or numbers outside 0..1; scale it, or store uint8.")
-        x = np.rint(x.astype(np.float32, copy=False) * 255).astype(np.uint8)
+        found = np.empty(x.shape, np.uint8)
+        step = max(1, AT_ONCE * len(x) // x.size)
+        for part in range(0, len(x), step):  # on the way they take many times the room
+            some = x[part : part + step]
+            if not (np.isfinite(some).all() and some.min() >= 0 and some.max() <= 1):
+                raise InputError(f"{path}: {key} has NaN or numbers outside 0..1; scale it, or store uint8.")
+            found[part : part + len(some)] = np.rint(some.astype(np.float32, copy=False) * 255)
+        x = found
     elif x.dtype != np.uint8:
         raise InputError(f"{path}: {key} is of type {x.dtype}; expected uint8 in 0..255 or floats in 0..1.")
     return np.ascontiguousarray(x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,9 @@ from ccmcl.memory import TITLES, Composite, Memory
 from ccmcl.values import scaled
 
 MOST_IN_A_ROW = 20
+DPI, LEAST_DPI = 100, 20
+MOST_SIDE, MOST_DRAWN = 60_000, 1 << 28
+"""Pixels of a drawing's longer side, and in all."""
 
 
 def draw_memory(memory: Memory, names: Sequence[str], path: Path | str) -> None:
@@ -49,8 +53,11 @@ def render(panels: Sequence[tuple[str, dict[int, Tensor]]], names: Sequence[str]
         pixel * sum(widths) + max(1.0, 0.1 * max(min(len(name), 40) for name in (*names, ""))) + 0.15 * len(widths),
         pixel * sum(heights) + 0.4 + 0.06 * len(heights),
     )
+    dpi = min(DPI, MOST_SIDE / max(size), math.sqrt(MOST_DRAWN / (size[0] * size[1])))
+    if dpi < LEAST_DPI:
+        raise InputError("These images are too large to be drawn side by side.")
     layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, hspace=0.0, wspace=0.0)
-    figure = Figure(figsize=size, dpi=100, layout=layout)
+    figure = Figure(figsize=size, dpi=dpi, layout=layout)
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(labels), len(panels), squeeze=False, height_ratios=heights, width_ratios=widths)
     for column, (title, _) in enumerate(panels):

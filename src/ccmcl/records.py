@@ -67,6 +67,8 @@ def sound(result: dict[str, Any]) -> bool:
         and all(isinstance(line, list) and len(line) == len(groups) for line in matrix)
         and all(share is None or share_like(share) for line in matrix for share in line)
         and all(type(count) is int and 0 <= count < LARGE for count in result["memory"].values())
+        and {"bytes", "scalars", "images"} <= result["memory"].keys()
+        and all(isinstance(name, str) for name in result["classes"])
     )
 
 

@@ -89,7 +89,7 @@ def table(records: Iterable[Record]) -> list[Row]:
                 seeds=tuple(record.experiment.seed for record in group),
                 bytes=max(int(size.get("bytes", 0)) for size in sizes),
                 scalars=max(int(size.get("scalars", 0)) for size in sizes),
-                seconds=mean(record.cost.get("seconds", 0.0) for record in group),
+                seconds=mean([record.cost["seconds"] for record in group if "seconds" in record.cost] or [0.0]),
                 operations=max(int(record.cost.get("operations", 0)) for record in group),
                 **figures,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from ccmcl.errors import InputError
 from ccmcl.memory import TITLES, Composite, Memory
+from ccmcl.memory_file import picture_shape
 from ccmcl.store import RunFolder
 from ccmcl.values import visible
 
@@ -65,8 +67,9 @@ def pictures(folder: RunFolder) -> dict[str, Any] | None:
     return found
 
 
-def forming(folder: RunFolder, memory_labels: Sequence[int]) -> dict[str, Any] | None:
-    """Draw how the images of a run formed, at every moment that was kept; None where none was."""
+def forming(folder: RunFolder, memory: Memory) -> dict[str, Any] | None:
+    """Draw how the images of a memory formed, at every moment that was kept; None where none was."""
+    memory_labels = list(memory)[:MOST_CLASSES]
     latest: dict[int, dict[int, Tensor]] = {}
     for (_, label), seen in folder.forming().items():  # of a class met twice, the last
         latest[label] = seen
@@ -75,6 +78,9 @@ def forming(folder: RunFolder, memory_labels: Sequence[int]) -> dict[str, Any] |
     steps = sorted(set.intersection(*(set(seen) for seen in latest.values())))
     if not steps:
         return None
+    shapes = {tuple(images.shape[1:]) for seen in latest.values() for images in seen.values()}
+    if shapes != {picture_shape(memory[label]) for label in memory_labels}:
+        raise InputError("What formed is not of the size of what was formed.")
     sheets = [sheet([latest[label][step] for label in memory_labels]) for step in steps]
     return {"steps": steps, "sheets": sheets}
 
@@ -87,13 +93,15 @@ def stretched(images: Tensor) -> Tensor:
 
 def drawn(folder: RunFolder, room: int) -> dict[str, Any] | None:
     """Draw all that fits into so many characters, what is remembered before how it formed."""
+    damaged = (InputError, ValueError, OSError)  # or of no shape that can be drawn
     try:
         found = pictures(folder)
-        if found is None or len(str(found)) > room:
-            return None
-        formed = forming(folder, list(folder.memory()[0])[:MOST_CLASSES])
-    except (InputError, ValueError, OSError):  # damaged, or of no shape that can be drawn
+    except damaged:
         return None
-    if formed is not None and len(str(found)) + len(str(formed)) <= room:
-        found["forming"] = formed
+    if found is None or len(str(found)) > room:
+        return None
+    with suppress(*damaged):
+        formed = forming(folder, folder.memory()[0])
+        if formed is not None and len(str(found)) + len(str(formed)) <= room:
+            found["forming"] = formed
     return found

@@ -16,6 +16,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from ccmcl.condense import FORMING_IMAGES
 from ccmcl.errors import InputError
 from ccmcl.evaluate import Tally
 from ccmcl.experiment import Experiment, from_dict
@@ -204,7 +205,7 @@ class RunFolder:
                 experience, label, done = map(int, name.split("-"))
             except ValueError:
                 raise InputError(f"{self.forming_file} does not hold how memories formed.") from None
-            if images.dtype != torch.uint8 or images.dim() != 4:
+            if images.dtype != torch.uint8 or images.dim() != 4 or not 1 <= len(images) <= FORMING_IMAGES:
                 raise InputError(f"{self.forming_file} does not hold how memories formed.")
             found.setdefault((experience, label), {})[done] = images
         return {key: dict(sorted(found[key].items())) for key in sorted(found)}
