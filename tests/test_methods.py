@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,10 +19,10 @@ from ccmcl.distribution import Distribution
 from ccmcl.errors import InputError
 from ccmcl.learn import RECIPES, Recipe, Trainer
 from ccmcl.loop import Job, State, drive
-from ccmcl.memory import Composite, Exemplars, Memory, Pixels, count_of
+from ccmcl.memory import Composite, Exemplars, Memory, Pixels, count_of, formed
 from ccmcl.methods import METHODS, begins_anew, everything, plan_steps
 from ccmcl.nets import ConvNet, members_of, outputs_of
-from ccmcl.plan import COUNTS, Learner, Plan, Shape, chosen, set_apart
+from ccmcl.plan import COUNTS, Learner, Plan, Shape, chosen, fewer, set_apart
 from ccmcl.residual import ResNet
 from ccmcl.sources import Beside, Evenly, Replay, Taught
 from ccmcl.stream import Experience, Stream
@@ -265,6 +266,47 @@ def test_of_a_class_that_comes_again_none_is_set_apart_that_was_learned_or_shown
     assert not {tuple(one.flatten().tolist()) for one in images[among]} & {
         tuple(one.flatten().tolist()) for one in images[~among]
     }
+
+
+@pytest.mark.parametrize("method", ["composite", "condensation", "rehearsal"])
+def test_a_class_that_comes_again_and_again_with_few_pictures_keeps_those_it_has(method: str) -> None:
+    plan = replace(APART, recipe=Recipe(2, 32, 0.05), distribution=Distribution(0, 2, 1, 16, rate=1e-9), ratio=1.0)
+    learner = met(method, plan, experiences=1)[0]
+    stored = len({tuple(one.flatten().tolist()) for one in learner.memory[0].images()})
+    away = set_apart(plan, learner.memory[0])
+    assert away > 4
+    for index in range(1, 7):
+        one = Experience(index, (0,), 255 - stream()[0].of_class(0)[index][None], torch.zeros(1, dtype=torch.int64))
+        learner = METHODS[method].meet(plan, learner, one, drive)
+        images = [tuple((255 * image).round().flatten().tolist()) for image in learner.memory[0].images()]
+        assert len(set(images)) >= stored - 2
+        assert len(set(images[:away])) == away, "those set apart are different ones"
+        assert not set(images[:away]) & set(images[away:]), "and are not shown"
+
+
+def test_components_of_few_numbers_keep_apart_what_was() -> None:
+    plan = replace(APART, shape=replace(APART.shape, frequencies=6), ratio=1.0)
+    kept = formed(
+        Composite, {"components": torch.rand(60, 1, 1, 6), "weights": torch.eye(60)}, plan.learned("composite")
+    )
+    fewer_of = fewer(plan, kept, 40)
+    assert isinstance(fewer_of, Composite)
+    assert fewer_of.weights.shape == (40, 40)
+    assert set_apart(plan, fewer_of) == 5
+    assert torch.equal(fewer_of.images()[:5], kept.images()[:5])
+    others = torch.cdist(fewer_of.images()[5:].flatten(1), kept.images()[set_apart(plan, kept) :].flatten(1)).amin(1)
+    assert others.max() < 0.01
+
+
+@pytest.mark.parametrize("method", ["rehearsal", "bic"])
+def test_encoded_pictures_that_do_not_fit_are_refused_before_any_work(method: str) -> None:
+    plan = replace(PLAN, budget=Budget.parse("150B/class"), shape=Shape(codec="jpeg"))
+
+    def idle(jobs: Any) -> Any:
+        raise AssertionError(f"{list(jobs)} were begun")
+
+    with pytest.raises(InputError, match="smaller than one picture"):
+        METHODS[method].meet(plan, Learner(Memory()), stream()[0], idle)
 
 
 @given(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -137,13 +137,22 @@ def condensers(
 
 @dataclass(frozen=True)
 class AtHand:
-    """Pictures of a class: new ones, then what is remembered of it."""
+    """Pictures of a class: new ones, then what is remembered of it, so much of which was set apart."""
 
     pixels: Tensor
     new: int
-    fresh: int
-    """The first ones, so many, are real, and no network that goes on was shown them after their own experience."""
+    was: int = 0
     kept: Remembered | None = None
+    places: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    """which of the images that are kept these are"""
+
+    def chosen(self, count: int, apart: int, generator: Generator) -> Tensor:
+        """Choose so many, the first to be set apart: real ones that no network was shown after their own experience."""
+        return chosen(self.new + self.was, len(self.pixels), count, apart, generator, self.was)
+
+    def stored(self, places: Tensor) -> Tensor:
+        """Say which of the images that are kept some of the pictures are."""
+        return self.places[places - self.new]
 
     def encoded(self, places: Tensor, form: Form, small: tuple[int, int, int]) -> Tensor:
         """Turn pictures into the numbers that a memory is made of; those that are remembered so stay what they are.
@@ -153,7 +162,7 @@ class AtHand:
         found = form.encoded(unit(self.pixels[places]), small)
         if isinstance(self.kept, Pixels | Composite) and self.kept.form == form:
             old = places >= self.new
-            found[old] = self.kept.unmade()[places[old] - self.new]
+            found[old] = self.kept.unmade()[self.stored(places[old])]
         return found
 
 
@@ -161,15 +170,20 @@ def at_hand(plan: Plan, memory: Memory, experience: Experience, label: int) -> A
     """Put pictures of a class together."""
     pixels = experience.of_class(label)
     if label not in memory:
-        return AtHand(pixels, len(pixels), len(pixels))
+        return AtHand(pixels, len(pixels))
     kept = memory[label]
-    return AtHand(torch.cat([pixels, as_pixels(kept)]), len(pixels), len(pixels) + set_apart(plan, kept), kept)
+    images, apart = as_pixels(kept), set_apart(plan, kept)
+    away: dict[bytes, int] = {}  # a class of few pictures has some of them more than once
+    for place, image in enumerate(images[:apart].numpy()):
+        away.setdefault(image.tobytes(), place)
+    places = torch.tensor([*away.values(), *range(apart, len(images))], dtype=torch.int64)
+    return AtHand(torch.cat([pixels, images[places]]), len(pixels), len(away), kept, places)
 
 
 def starting(plan: Plan, method: str, count: int, hand: AtHand, generator: Generator) -> Learned:
     """Make what a class is condensed from: noise, or real pictures, each by itself and in pairs.
 
-    Those to be set apart come first, and are of the first ``fresh`` ones.
+    Those to be set apart come first.
     """
     shape, form, small = plan.shape, plan.learned(method), plan.small()
     mixing = method == "composite"
@@ -186,11 +200,11 @@ def starting(plan: Plan, method: str, count: int, hand: AtHand, generator: Gener
     apart = apart_of(plan, min(count, images) if mixing else count, learned=True)
     every = len(hand.pixels)
     if shape.start == "typical" and count < every:
-        away = chosen(hand.fresh, every, apart, apart, generator)
+        away = hand.chosen(apart, apart, generator)
         found = typical(hand.encoded(others_than(away, every), form, small), count - apart, generator)
         pictures = torch.cat([hand.encoded(away, form, small), found])
     else:
-        pictures = hand.encoded(chosen(hand.fresh, every, count, apart, generator), form, small)
+        pictures = hand.encoded(hand.chosen(count, apart, generator), form, small)
     if not mixing:
         return formed(Pixels, {"pixels": pictures}, form)
     return formed(Composite, {"components": pictures, "weights": pairs(count, images, generator, apart)}, form)
@@ -231,7 +245,7 @@ def pairs(count: int, images: int, generator: Generator, apart: int = 0) -> Tens
             [0.0000, 1.0000],
             [0.7500, 0.2500]])
     """
-    weights = torch.zeros(count, images)
+    weights = torch.zeros(count, images, dtype=torch.float32)
     for image in range(images):
         own, mixed = image % count, count - apart
         if image < count or count == 1:

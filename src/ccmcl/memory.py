@@ -263,9 +263,11 @@ class Composite:
             left, values, right = torch.linalg.svd(mixed, full_matrices=False)
             rank = min(count - apart, len(values))
             nearest = (values[:rank, None] * right[:rank]).to(weights.dtype).reshape(rank, *components.shape[1:])
-            components = torch.cat([components[:apart], nearest])
-            weights = torch.eye(apart + rank, len(places), dtype=weights.dtype)
-            weights[apart:, apart:] = left[:, :rank].T
+            unused = components.new_zeros(count - apart - rank, *components.shape[1:])  # of images of few numbers
+            components = torch.cat([components[:apart], nearest, unused])
+            weights = torch.eye(apart, len(places), dtype=weights.dtype)
+            weights = torch.cat([weights, weights.new_zeros(count - apart, len(places))])
+            weights[apart : apart + rank, apart:] = left[:, :rank].T
         fewer = {"components": components.contiguous(), "weights": weights.contiguous()}
         kept = formed(Composite, fewer, self.form, rows(self.targets, places))
         assert isinstance(kept, Composite)

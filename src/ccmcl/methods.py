@@ -17,7 +17,7 @@ from ccmcl.learn import Distil, Shared, Trainer, at_once, logits_of
 from ccmcl.loop import Drive, checked, generator_for, section
 from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels
 from ccmcl.nets import Params, together
-from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, fitted, lasting, made_room
+from ccmcl.plan import COUNTS, Learner, Plan, apart_of, fitted, lasting, made_room
 from ccmcl.sources import Beside, Evenly, Pictures, Replay, Source, WithLogits, shares
 from ccmcl.stream import Experience
 from ccmcl.training import all_going_on, all_impartial, grown, learning, outputs_after, trainer
@@ -61,11 +61,10 @@ def rehearsal(plan: Plan, learner: Learner, experience: Experience, drive: Drive
     With ``plan.continued`` the network goes on as beside a learned memory: it sees as much of every class, and keeps
     to what it was.
     """
+    memory = _store(plan, learner, experience, "rehearsal")  # before any work is lost if nothing fits
     if not plan.continued:
-        params = _go_on(plan, learner, experience, drive)
-        return Learner(_store(plan, learner, experience, "rehearsal"), params)
+        return Learner(memory, _go_on(plan, learner, experience, drive))
     params = _driven(all_going_on(plan, learner, experience), drive)
-    memory = _store(plan, learner, experience, "rehearsal")
     return Learner(memory, all_impartial(plan, params, memory, experience.classes))
 
 
@@ -73,6 +72,9 @@ def bic(plan: Plan, learner: Learner, experience: Experience, drive: Drive) -> L
     """Rehearse while keeping the stored logits, then correct the bias towards the newest classes."""
     if learner.params is not None:
         learner = replace(learner, params={k: v for k, v in learner.params.items() if k != "correction"})
+    outputs = outputs_after(learner, experience)
+    if plan.shape.codec != "raw":  # files differ in size: say now, not after all the work, if none fits
+        _store(plan, learner, experience, "bic", lambda pixels: torch.zeros(len(pixels), outputs, dtype=torch.float32))
     params = _go_on(plan, learner, experience, drive, keep_logits=True)
 
     def judge(pixels: Tensor) -> Tensor:
@@ -253,9 +255,9 @@ def _store(
     count = COUNTS[method](plan, classes)
     for label in experience.classes:
         hand = at_hand(plan, memory, experience, label)
-        generator, every = generator_for(plan.seed, "store", experience.index, label), len(hand.pixels)
-        some = min(count, every)
-        kept = _kept(plan, hand, chosen(hand.fresh, every, some, apart_of(plan, some, learned=False), generator))
+        generator = generator_for(plan.seed, "store", experience.index, label)
+        some = min(count, len(hand.pixels))
+        kept = _kept(plan, hand, hand.chosen(some, apart_of(plan, some, learned=False), generator))
         if judge is not None:
             kept = replace(kept, logits=judge(as_pixels(kept)))
         memory = memory.plus(label, fitted(plan, lasting(plan, kept), classes))
@@ -267,7 +269,7 @@ def _kept(plan: Plan, hand: AtHand, places: Tensor) -> Exemplars | Encoded:
     before, is_old = hand.kept, places >= hand.new
     if not isinstance(before, Exemplars | Encoded) or before.form != plan.form() or not is_old.any():
         return _stored(plan, hand.pixels[places])
-    old = replace(before, logits=None).only(places[is_old] - hand.new)
+    old = replace(before, logits=None).only(hand.stored(places[is_old]))
     if is_old.all():
         return old
     order = torch.cat([(~is_old).nonzero().flatten(), is_old.nonzero().flatten()]).argsort()
@@ -289,7 +291,7 @@ def _correction(plan: Plan, memory: Memory, params: Params, newest: list[int], i
     images, labels = memory.images(), memory.labels()
     with torch.no_grad():
         logits = torch.cat([plan.net(params, part) for part in torch.split(images, at_once(images))])
-    mask = torch.zeros(logits.shape[1])
+    mask = logits.new_zeros(logits.shape[1])
     mask[newest] = 1.0
 
     def judge(fit: Params, logits: Tensor, labels: Tensor) -> Tensor:
@@ -300,7 +302,7 @@ def _correction(plan: Plan, memory: Memory, params: Params, newest: list[int], i
         return gradients, value
 
     job = Trainer(
-        lambda _: {"scale": torch.ones(()), "shift": torch.zeros(())},
+        lambda _: {"scale": logits.new_ones(()), "shift": logits.new_zeros(())},
         Answers(logits, labels, plan.recipe.batch),
         gradient,
         plan.recipe.steps,

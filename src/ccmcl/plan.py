@@ -207,16 +207,18 @@ def apart_of(plan: Plan, stored: int, learned: bool) -> int:
     return stored // ONE_IN
 
 
-def chosen(fresh: int, every: int, count: int, apart: int, generator: Generator) -> Int64[Tensor, "n"]:
+def chosen(fresh: int, every: int, count: int, apart: int, generator: Generator, was: int = 0) -> Int64[Tensor, "n"]:
     """Choose so many of ``every`` picture of a class, the first of them to be set ``apart``.
 
-    Those are among the first ``fresh``, which no network was shown that goes on, and come nowhere else; where pictures
-    are few, some come more than once.
+    Those are among the first ``fresh``, which no network was shown that goes on, and come nowhere else. Of new ones
+    they are one in eight; of those that were set apart before, so many as there ``was``, all may stay so. Where
+    pictures are few, some come more than once.
 
     >>> chosen(16, 20, 10, 2, Generator().manual_seed(0)).unique().shape
     torch.Size([10])
     """
-    away = distinct(fresh, min(apart, max(1, fresh // ONE_IN)), generator) if apart else torch.empty(0).long()
+    most = min(apart, max(1, (fresh - was) // ONE_IN + was))
+    away = distinct(fresh, most, generator) if apart else torch.empty(0, dtype=torch.int64)
     others, wanted = others_than(away, every), count - apart
     if not len(others):
         others = away
