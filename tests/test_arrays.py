@@ -132,6 +132,8 @@ def test_floats_outside_of_zero_and_one_are_refused(low: float, high: float) -> 
         torch.tensor([2, 3, 2]),
         list(np.array([2, 3, 2], np.int16)),
         [torch.tensor(2), torch.tensor(3), torch.tensor(2)],
+        [torch.tensor([2]), torch.tensor([3]), torch.tensor([2])],
+        [np.array([2]), np.array([[3]]), np.array(2)],
         iter([2, 3, 2]),
     ],
     ids=lambda y: type(y).__name__,
@@ -140,6 +142,17 @@ def test_labels_become_python_s_own_numbers(y: object) -> None:
     found = labels_of(y)
     assert found == [2, 3, 2]
     assert [type(label) for label in found] == [int, int, int]
+
+
+def test_numbers_in_tuples_become_python_s_own() -> None:
+    (found,) = labels_of([("a", np.int64(1), (torch.tensor(2),))])
+    assert found == ("a", 1, (2,))
+    assert label_from_json(label_to_json(found)) == found
+
+
+def test_a_label_of_several_values_is_refused() -> None:
+    with pytest.raises(InputError, match=r"an array of shape \(2,\)"):
+        labels_of([torch.tensor([1, 2]), torch.tensor([1, 3])])
 
 
 def test_words_stay_words() -> None:
@@ -200,6 +213,9 @@ def test_labels_that_can_be_are_sorted() -> None:
         ([1, 2.5], "O"),
         ([None, "x"], "O"),
         ([2**70, 3], "O"),
+        ([2**63 + 1, 2**63 + 3], "u"),
+        ([7, 2**63 + 1], "O"),
+        (["b\0", "b"], "O"),
     ],
 )
 def test_labels_are_looked_up_by_number(known: list[Any], kind: str) -> None:

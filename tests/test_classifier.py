@@ -533,6 +533,34 @@ def test_declared_classes_share_the_budget_from_the_start(method: str) -> None:
     assert insides(classifier)["memory"][0] == memory[0]
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("classes", [True, 0, -1, 2.0, "10", [3]], ids=repr)
+def test_a_number_of_classes_that_is_none_is_refused(classes: Any) -> None:
+    with pytest.raises(InputError, match="must be a whole number of at least 1"):
+        tiny(classes=classes)
+
+
+def test_a_number_of_classes_of_numpy_s_can_be_saved(tmp_path: Path) -> None:
+    tiny(classes=np.int64(3)).partial_fit(*labelled(0, 1)).save(tmp_path / "c")
+    assert ContinualClassifier.load(tmp_path / "c").partial_fit(*labelled(2)).classes_ == (0, 1, 2)
+
+
+@pytest.mark.parametrize("method", ["bic", "composite", "rehearsal"])
+def test_another_usual_type_of_numbers_changes_nothing(method: str, tmp_path: Path) -> None:
+    def learned() -> ContinualClassifier:
+        return tiny("12", method=method).partial_fit(*labelled(0, 1)).partial_fit(*labelled(2))
+
+    expected = learned().predict_proba(pictures(0, 1, 2))
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = learned()
+        found.save(tmp_path / "c")
+        shown = ContinualClassifier.load(tmp_path / "c").predict_proba(pictures(0, 1, 2))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert np.allclose(shown, expected, atol=1e-3)
+
+
 def test_more_classes_than_declared_are_refused() -> None:
     classifier = tiny(classes=3).partial_fit(*labelled(0, 1))
     before = insides(classifier)

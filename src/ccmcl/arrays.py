@@ -30,7 +30,7 @@ def pixels_of(x: object) -> UInt8[Tensor, "n c h w"]:
             array = np.asarray(x)
             array = array.astype(array.dtype.newbyteorder("="), copy=False)
             images = torch.from_numpy(np.require(array, requirements=["C", "W"]))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RuntimeError):
             raise InputError("Images must be one array of numbers, all pictures of the same size.") from None
     given = tuple(images.shape)
     if images.ndim == 4 and not isinstance(x, Tensor):
@@ -70,14 +70,22 @@ def labels_of(y: object) -> list[Hashable]:
     values: Any = y.tolist() if isinstance(y, np.ndarray | Tensor) else y
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InputError("Labels must be a list or an array, one for each picture.")
-    labels = [
-        value.item() if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.ndim == 0) else value
-        for value in values
-    ]
+    labels = [_plain(value) for value in values]
     for label in labels:
         if not _hashable(label) or (isinstance(label, float) and label != label):
             raise InputError(f"A label cannot be {label!r}: give hashable values such as numbers or words.")
     return labels
+
+
+def _plain(value: Any) -> Any:
+    """Turn a number of numpy's or torch's, or a tuple of such, into Python's own; an array of one is that one."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Tensor | np.ndarray):
+        if value.size != 1 if isinstance(value, np.ndarray) else value.numel() != 1:
+            raise InputError(f"A label cannot be an array of shape {tuple(value.shape)}: give one value a picture.")
+        return value.item()
+    return tuple(map(_plain, value)) if type(value) is tuple else value
 
 
 def _hashable(label: object) -> bool:
@@ -103,9 +111,10 @@ def in_order(labels: Iterable[Hashable]) -> list[Hashable]:
 
 def label_array(labels: Sequence[Hashable], chosen: Tensor) -> NDArray[Any]:
     """Look labels up by number, as a plain array where they are all of one plain type."""
+    table: NDArray[Any] = np.empty(0)
     if len({type(label) for label in labels}) == 1 and isinstance(labels[0], int | float | str):
         table = np.array(labels)
-    else:
+    if table.tolist() != list(labels):  # of several types, or such as numpy does not keep to the last sign
         table = np.empty(len(labels), dtype=object)
         table[:] = labels
     found: NDArray[Any] = table[chosen.numpy()]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import time
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -83,7 +84,7 @@ class ContinualClassifier:
         method: str | None = None,
         preset: str = "fast",
         seed: int = 0,
-        classes: int | None = None,
+        classes: SupportsIndex | None = None,
         verbose: bool = False,
         device: str = "auto",
         compile: str = "auto",
@@ -96,9 +97,7 @@ class ContinualClassifier:
             if name in settings:
                 raise InputError(f"{name} is a setting of experiments on a whole data set, not of a classifier.")
         self._given = {**given, "method": Experiment.of(shape=(1, 8, 8), **given).method}
-        if classes is not None and classes < 1:
-            raise InputError(f"The number of classes to come must be at least 1, not {classes}.")
-        self._classes = classes
+        self._classes = None if classes is None else _whole(classes)
         self._verbose = verbose
         self._compute = Compute(compile, device, workers=1)
         self._labels: tuple[Hashable, ...] = ()
@@ -262,6 +261,13 @@ class ContinualClassifier:
         plan = self._plan(self._checked_shape(pixels), self._labels)
         device, views = torch.device(device_of(self._compute.device)), plan.recipe.style.views
         return logits_of(plan.net, self._learner.params, pixels, device=device, views=views)
+
+
+def _whole(classes: object) -> int:
+    """Take a number of classes, Python's or numpy's."""
+    if isinstance(classes, SupportsIndex) and not isinstance(classes, bool) and operator.index(classes) >= 1:
+        return operator.index(classes)
+    raise InputError(f"The number of classes to come must be a whole number of at least 1, not {classes!r}.")
 
 
 class _Teller:
