@@ -436,11 +436,11 @@ experiments = st.builds(
     method=st.sampled_from(sorted(METHODS)),
     preset=st.sampled_from(sorted(PRESETS)),
     budget=st.from_regex(r"[1-9][0-9]{0,5}(B|KiB|MB)?(/class)?", fullmatch=True),
-    seed=st.integers(0),
+    seed=st.integers(0, 2**128 - 1),
     order=st.text(),
     ratio=st.floats(min_value=1e-6, max_value=1e6),
     rate=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
-    width=st.integers(1),
+    width=st.integers(1, 2**128 - 1),
 )
 
 

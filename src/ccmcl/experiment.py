@@ -65,7 +65,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 MOST_OF_ONE_KIND = 64
 MOST_IMAGES = 1_000_000
 """for each component, or components for each image"""
-MOST_WHOLE = 1 << 63
+MOST_WHOLE = 1 << 128
 PLAIN_RATE = 0.02
 """Of a plain network by the strong recipe, and of a memory by gradients."""
 BY_EXPERTS = ("expert_steps", "expert_width", "turned")
@@ -346,4 +346,4 @@ def check_type(name: str, value: object, declared: str) -> None:
     if not isinstance(value, expected[declared]) or isinstance(value, bool):
         raise InputError(f"The setting {name} must be of type {declared}, not {value!r}.")
     if isinstance(value, int) and abs(value) >= MOST_WHOLE:
-        raise InputError(f"The setting {name} must be smaller than 2⁶³.")
+        raise InputError(f"The setting {name} must be smaller than 2¹²⁸.")
