@@ -131,8 +131,8 @@ def fineness(records: list[Record]) -> list[str]:
 def changed(one: Experiment) -> str:
     """Say what was asked for beside the preset: the least that makes the same experiment."""
     asked = {name: getattr(one, name) for name in ("dataset", "budget", "preset", "seed", "holdout")}
-    preset = Experiment.of(**asked).as_dict()
-    given = {name: value for name, value in one.as_dict().items() if value != preset[name]}
+    preset = Experiment.of(**asked, method=one.method).as_dict()
+    given = {"method": one.method} | {name: value for name, value in one.as_dict().items() if value != preset[name]}
     for name in reversed(list(given)):
         fewer = {other: value for other, value in given.items() if other != name}
         try:
@@ -237,7 +237,8 @@ def made(results: Path, page: str = "results") -> str:
 if __name__ == "__main__":
     for page in PAGES:
         (ROOT / "docs" / f"{page}.md").write_text(made(ROOT / "results", page), "utf-8")
-    shown = pictured(ROOT / "results")
-    drawing = drawn(picture(shown), "svg", PICTURE.stem).decode("utf-8")
-    write(PICTURE, drawing.replace("</svg>", f"<!-- {mark_of(shown)} -->\n</svg>").encode("utf-8"))
+    if of_study(ROOT / "results", "choices"):
+        shown = pictured(ROOT / "results")
+        drawing = drawn(picture(shown), "svg", PICTURE.stem).decode("utf-8")
+        write(PICTURE, drawing.replace("</svg>", f"<!-- {mark_of(shown)} -->\n</svg>").encode("utf-8"))
     (ROOT / "README.md").write_text(introduced(ROOT / "results"), "utf-8")
