@@ -153,6 +153,7 @@ def test_pictures_too_large_for_frequencies_are_stored_smaller() -> None:
     large = (3, 1000, 800)
     made = Experiment.of(shape=large, dataset="large", preset="best")
     assert (made.frequencies, made.lens, made.reduction) == (0, "no", 16)
+    assert made.continued == "no", "beside sharp pictures, blurred ones would be known by that"
     asked = Experiment.of(shape=large, dataset="large", preset="best", frequencies=20)
     assert (asked.frequencies, asked.lens, asked.reduction) == (20, "no", 1)
 

@@ -43,7 +43,7 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     (that of rehearsal and joint training too), and what it sees in pictures while it learns them is what their memory
     is made to show. A memory has all of its room from the start, and makes room as classes come. Where bytes are
     counted, not numbers, a number takes one. Pictures in colour are changed in several ways at once; of grey ones, too
-    little would be left to tell them by.
+    little would be left to tell them by. Beside a memory of pictures too large for frequencies a network begins anew.
     """
     learner = {
         **paper(shape),
@@ -63,7 +63,9 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     if method not in (None, "composite", "condensation"):
         return learner
     waves = {"frequencies": "auto", "lens": "yes", "margin": "auto"}
-    stored = waves if frequencies(shape) else {"reduction": -(-max(shape[1:]) // SMALL_SIDE)}
+    # A network that goes on would know what is stored smaller by its being blurred, and take all that is sharp for new.
+    smaller = {"reduction": -(-max(shape[1:]) // SMALL_SIDE), "continued": "no"}
+    stored = waves if frequencies(shape) else smaller
     return learner | {
         "method": "condensation",
         **stored,
