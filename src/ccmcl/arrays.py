@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -82,7 +83,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Tensor | np.ndarray):
-        if value.size != 1 if isinstance(value, np.ndarray) else value.numel() != 1:
+        if math.prod(value.shape) != 1:
             raise InputError(f"A label cannot be an array of shape {tuple(value.shape)}: give one value a picture.")
         return value.item()
     return tuple(map(_plain, value)) if type(value) is tuple else value
