@@ -10,7 +10,8 @@ import torch
 
 from ccmcl.experiment import Experiment
 from ccmcl.files import write_json
-from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered
+from ccmcl.kinds import Composite, Exemplars, Pixels, Remembered
+from ccmcl.memory import Memory
 from ccmcl.memory_file import save_memory
 from ccmcl.store import RunFolder
 from ccmcl.tensor_files import write_tensors

@@ -17,7 +17,8 @@ from ccmcl.budget import Budget, Layout, images_of
 from ccmcl.errors import InputError
 from ccmcl.forms import Form
 from ccmcl.frequencies import Frequencies
-from ccmcl.memory import Composite, Exemplars, Memory, Pixels, Remembered, formed, nbytes
+from ccmcl.kinds import Composite, Exemplars, Pixels, Remembered, formed, nbytes
+from ccmcl.memory import Memory
 from ccmcl.memory_file import pack
 
 Shape = tuple[int, int, int]

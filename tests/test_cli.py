@@ -25,7 +25,8 @@ from ccmcl import __version__
 from ccmcl.cli import main
 from ccmcl.data import known
 from ccmcl.experiment import Experiment
-from ccmcl.memory import Composite, Exemplars, Memory, Pixels
+from ccmcl.kinds import Composite, Exemplars, Pixels
+from ccmcl.memory import Memory
 from ccmcl.memory_file import save_memory
 from ccmcl.running import run
 from ccmcl.store import RunFolder

@@ -20,9 +20,9 @@ from ccmcl.compute import Compute
 from ccmcl.condense import Condensation, Condenser
 from ccmcl.engine import Classify, Engine, block_size, capacity, gradient_of, widened
 from ccmcl.experiment import Experiment
+from ccmcl.kinds import Composite
 from ccmcl.learn import Distil, Trainer
 from ccmcl.loop import drive, section
-from ccmcl.memory import Composite
 from ccmcl.nets import ConvNet
 from ccmcl.running import run
 from ccmcl.sources import Replay

@@ -13,9 +13,9 @@ from ccmcl import naive, optimisers
 from ccmcl.condense import Condensation, Condenser
 from ccmcl.data import load
 from ccmcl.engine import Classify, Engine, even, gradient_of, match
+from ccmcl.kinds import Composite, Learned, Pixels
 from ccmcl.learn import Trainer
 from ccmcl.loop import State, drive, generator_for, section
-from ccmcl.memory import Composite, Learned, Pixels
 from ccmcl.nets import ConvNet, Params
 from ccmcl.objectives import gradient_distance, matched, row_distance
 from ccmcl.sources import Replay

@@ -20,9 +20,9 @@ from ccmcl.engine import Classify, Engine
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 from ccmcl.forms import Form
+from ccmcl.kinds import Composite, Pixels, formed
 from ccmcl.learn import Distil, Trainer
 from ccmcl.loop import CPU, State, placed
-from ccmcl.memory import Composite, Pixels, formed
 from ccmcl.nets import ConvNet
 from ccmcl.planning import plan_of
 from ccmcl.progress import Silent

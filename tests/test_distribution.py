@@ -15,9 +15,9 @@ from ccmcl.distribution import Courses, Distribution, Matcher
 from ccmcl.engine import Engine
 from ccmcl.forms import Form
 from ccmcl.frequencies import Frequencies
+from ccmcl.kinds import Composite, Learned, Pixels, count_of, formed
 from ccmcl.learn import AHEAD
 from ccmcl.loop import drive, section
-from ccmcl.memory import Composite, Learned, Pixels, count_of, formed
 from ccmcl.nets import ConvNet, Params
 from ccmcl.sources import CHANCES
 

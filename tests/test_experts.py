@@ -12,8 +12,9 @@ from ccmcl.budget import Budget
 from ccmcl.condense import Condensation
 from ccmcl.condensing import experts
 from ccmcl.distribution import Distribution
+from ccmcl.kinds import Pixels
 from ccmcl.learn import RECIPES, Recipe
-from ccmcl.memory import Memory, Pixels
+from ccmcl.memory import Memory
 from ccmcl.nets import ConvNet
 from ccmcl.plan import Learner, Plan
 from ccmcl.sources import Varied

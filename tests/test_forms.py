@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ccmcl.errors import InputError
 from ccmcl.forms import Form, packed, unpacked
-from ccmcl.memory import Composite, Pixels
+from ccmcl.kinds import Composite, Pixels
 
 
 def numbers_for(seed: int, spread: float = 1.0) -> dict[str, torch.Tensor]:

@@ -20,7 +20,8 @@ from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 from ccmcl.forms import Form
 from ccmcl.frequencies import FEW, QUIET, Frequencies, quiet_edge
-from ccmcl.memory import Composite, Memory, Pixels, formed
+from ccmcl.kinds import Composite, Pixels, formed
+from ccmcl.memory import Memory
 from ccmcl.memory_file import load_memory, save_memory
 from ccmcl.nets import ConvNet
 from ccmcl.planning import plan_of

@@ -13,18 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccmcl.budget import LABEL_BYTES
-from ccmcl.memory import (
-    KINDS,
-    Composite,
-    Encoded,
-    Exemplars,
-    Memory,
-    Pixels,
-    Remembered,
-    nbytes,
-    remaining,
-    scalars,
-)
+from ccmcl.kinds import KINDS, Composite, Encoded, Exemplars, Pixels, Remembered, nbytes, remaining, scalars
+from ccmcl.memory import Memory
 from ccmcl.values import unit
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)

@@ -25,7 +25,8 @@ from torch import Tensor
 from ccmcl.budget import MOST_DECODED
 from ccmcl.errors import InputError
 from ccmcl.forms import Form
-from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, Remembered
+from ccmcl.kinds import Composite, Encoded, Exemplars, Pixels, Remembered
+from ccmcl.memory import Memory
 from ccmcl.memory_file import FORMATS, load_memory, pack, save_memory, unpack
 
 Header = dict[str, Any]

@@ -17,9 +17,10 @@ from ccmcl.condensing import as_pixels
 from ccmcl.data import load
 from ccmcl.distribution import Distribution
 from ccmcl.errors import InputError
+from ccmcl.kinds import Composite, Exemplars, Pixels, count_of, formed
 from ccmcl.learn import RECIPES, Recipe, Trainer
 from ccmcl.loop import Job, State, drive
-from ccmcl.memory import Composite, Exemplars, Memory, Pixels, count_of, formed
+from ccmcl.memory import Memory
 from ccmcl.methods import METHODS, begins_anew, everything, plan_steps
 from ccmcl.nets import ConvNet, members_of, outputs_of
 from ccmcl.plan import COUNTS, Learner, Plan, Shape, chosen, fewer, set_apart

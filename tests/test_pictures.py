@@ -15,7 +15,8 @@ from PIL import Image
 
 from ccmcl.errors import InputError, StorageError
 from ccmcl.forms import Form
-from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, Remembered, formed
+from ccmcl.kinds import Composite, Encoded, Exemplars, Pixels, Remembered, formed
+from ccmcl.memory import Memory
 from ccmcl.pictures import draw_memory, mosaic
 from ccmcl.terminal import stored_shape
 from ccmcl.values import scaled

@@ -20,7 +20,7 @@ from ccmcl.condense import FORMING_IMAGES, moments
 from ccmcl.data import load
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
-from ccmcl.memory import Composite
+from ccmcl.kinds import Composite
 from ccmcl.methods import METHODS
 from ccmcl.plan import COUNTS
 from ccmcl.progress import Reporter

@@ -21,9 +21,10 @@ from ccmcl.distribution import Distribution
 from ccmcl.errors import InputError
 from ccmcl.forms import Form, reduced
 from ccmcl.frequencies import Frequencies
+from ccmcl.kinds import Composite, Encoded, Exemplars, Pixels, count_of, formed, nbytes, scalars
 from ccmcl.learn import RECIPES, Recipe, logits_of
 from ccmcl.loop import drive
-from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels, count_of, formed, nbytes, scalars
+from ccmcl.memory import Memory
 from ccmcl.memory_file import load_memory, picture_shape, save_memory
 from ccmcl.methods import METHODS, check
 from ccmcl.nets import ConvNet

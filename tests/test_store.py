@@ -21,8 +21,9 @@ from ccmcl.errors import InputError, StorageError
 from ccmcl.evaluate import Scores
 from ccmcl.experiment import Experiment
 from ccmcl.files import check_writable, read_json, write_json
+from ccmcl.kinds import Composite, Exemplars, Pixels
 from ccmcl.loop import State, counter
-from ccmcl.memory import Composite, Exemplars, Memory, Pixels
+from ccmcl.memory import Memory
 from ccmcl.nets import ConvNet, Params
 from ccmcl.plan import Learner
 from ccmcl.store import Progress, RunFolder

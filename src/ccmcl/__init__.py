@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from ccmcl.errors import InputError, StorageError
     from ccmcl.evaluate import Scores
     from ccmcl.experiment import Experiment
-    from ccmcl.memory import Composite, Exemplars, Memory, Pixels
+    from ccmcl.kinds import Composite, Exemplars, Pixels
+    from ccmcl.memory import Memory
     from ccmcl.memory_file import load_memory, save_memory
     from ccmcl.methods import METHODS
     from ccmcl.nets import ConvNet
@@ -30,7 +31,8 @@ HOMES = {
     "errors": ["InputError", "StorageError"],
     "evaluate": ["Scores"],
     "experiment": ["Experiment"],
-    "memory": ["Composite", "Exemplars", "Memory", "Pixels"],
+    "kinds": ["Composite", "Exemplars", "Pixels"],
+    "memory": ["Memory"],
     "memory_file": ["load_memory", "save_memory"],
     "methods": ["METHODS"],
     "nets": ["ConvNet"],

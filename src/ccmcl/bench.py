@@ -18,9 +18,9 @@ from ccmcl.compiling import Graphs
 from ccmcl.condense import Condensation, Condenser
 from ccmcl.engine import Classify, Engine, Update, even
 from ccmcl.errors import InputError, nearest
+from ccmcl.kinds import SQUASHED, Composite
 from ccmcl.learn import Recipe, Trainer
 from ccmcl.loop import State, section
-from ccmcl.memory import SQUASHED, Composite
 from ccmcl.nets import ConvNet
 from ccmcl.optimisers import start
 from ccmcl.sources import Replay

@@ -11,8 +11,8 @@ from torch import Generator, Tensor
 from ccmcl import optimisers
 from ccmcl.engine import Batch, Classify, Engine, Update, descend, even, weighed
 from ccmcl.forms import Form
+from ccmcl.kinds import Learned, formed
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
-from ccmcl.memory import Learned, formed
 from ccmcl.nets import ConvNet, Params
 from ccmcl.values import unit, visible
 

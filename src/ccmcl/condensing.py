@@ -14,9 +14,10 @@ from ccmcl.condense import Condenser
 from ccmcl.distribution import Courses, Matcher
 from ccmcl.engine import capacity, widened
 from ccmcl.forms import Form
+from ccmcl.kinds import Composite, Exemplars, Learned, Pixels, Remembered, formed
 from ccmcl.learn import STRONG, Shared, Trainer
 from ccmcl.loop import State, checked, generator_for, placed
-from ccmcl.memory import Composite, Exemplars, Learned, Memory, Pixels, Remembered, formed
+from ccmcl.memory import Memory
 from ccmcl.nets import outputs_of
 from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, made_room, others_than, set_apart
 from ccmcl.sources import Source, Turned, Varied, directions

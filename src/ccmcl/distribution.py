@@ -16,9 +16,9 @@ from ccmcl.augment import changed, changes
 from ccmcl.condense import begun, ended, forming
 from ccmcl.engine import Engine
 from ccmcl.forms import Form
+from ccmcl.kinds import Learned, count_of
 from ccmcl.learn import AHEAD, fallen
 from ccmcl.loop import CPU, State, counter, placed, prefixed, resumed, section
-from ccmcl.memory import Learned, count_of
 from ccmcl.nets import ConvNet, Params
 from ccmcl.objectives import DEAD, DISTANCES, TINY
 from ccmcl.sources import CHANCES

@@ -14,7 +14,8 @@ from ccmcl.budget import FLOAT_BYTES, MOST_DECODED, MOST_GROWTH, seen_of
 from ccmcl.errors import InputError
 from ccmcl.forms import Form, enlargeable
 from ccmcl.frequencies import Frequencies
-from ccmcl.memory import KINDS, Composite, Encoded, Exemplars, Memory, Pixels, Remembered, count_of
+from ccmcl.kinds import KINDS, Composite, Encoded, Exemplars, Pixels, Remembered, count_of
+from ccmcl.memory import Memory
 from ccmcl.tensor_files import read_tensors, write_tensors
 
 FORMATS = ("ccmcl memory 1", "ccmcl memory 2")
@@ -26,7 +27,7 @@ def save_memory(memory: Memory, path: Path | str, names: Sequence[str] = ()) -> 
     """Write a memory, and the names of its classes, into one file.
 
     >>> import tempfile
-    >>> from ccmcl.memory import Pixels
+    >>> from ccmcl.kinds import Pixels
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_memory(Memory().plus(0, Pixels(torch.rand(2, 1, 8, 8))), Path(folder, "m.safetensors"), ["zero"])
     ...     memory, names = load_memory(Path(folder, "m.safetensors"))

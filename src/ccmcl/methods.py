@@ -13,9 +13,10 @@ from ccmcl.condensing import AtHand, as_pixels, at_hand, condensers, courses, le
 from ccmcl.engine import Batch, Classify, Judge
 from ccmcl.errors import InputError
 from ccmcl.forms import enlargeable, reduced
+from ccmcl.kinds import Composite, Encoded, Exemplars, Pixels
 from ccmcl.learn import Distil, Shared, Trainer, at_once, logits_of
 from ccmcl.loop import Drive, checked, generator_for, section
-from ccmcl.memory import Composite, Encoded, Exemplars, Memory, Pixels
+from ccmcl.memory import Memory
 from ccmcl.nets import Params, together
 from ccmcl.plan import COUNTS, Learner, Plan, apart_of, fitted, lasting, made_room
 from ccmcl.sources import Beside, Evenly, Pictures, Replay, Source, WithLogits, shares

@@ -19,7 +19,8 @@ from torch import Tensor
 from ccmcl.budget import MOST_SHOWN
 from ccmcl.errors import InputError, printable
 from ccmcl.files import write
-from ccmcl.memory import TITLES, Composite, Memory
+from ccmcl.kinds import TITLES, Composite
+from ccmcl.memory import Memory
 from ccmcl.values import scaled
 
 MOST_IN_A_ROW = 20

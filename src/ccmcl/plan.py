@@ -17,9 +17,10 @@ from ccmcl.engine import Engine
 from ccmcl.errors import InputError
 from ccmcl.forms import Form
 from ccmcl.frequencies import Frequencies
+from ccmcl.kinds import Composite, Encoded, Pixels, Remembered, count_of
 from ccmcl.learn import Recipe
 from ccmcl.loop import CPU
-from ccmcl.memory import Composite, Encoded, Memory, Pixels, Remembered, count_of
+from ccmcl.memory import Memory
 from ccmcl.nets import ConvNet, Params, members_of, outputs_of
 from ccmcl.sources import distinct
 from ccmcl.stream import Experience

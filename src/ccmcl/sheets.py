@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from ccmcl.errors import InputError
-from ccmcl.memory import TITLES, Composite, Memory
+from ccmcl.kinds import TITLES, Composite
+from ccmcl.memory import Memory
 from ccmcl.memory_file import picture_shape
 from ccmcl.store import RunFolder
 from ccmcl.values import visible

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ccmcl.bench import Result
 from ccmcl.errors import printable
-from ccmcl.memory import Composite, Encoded, Memory, Remembered, count_of, nbytes, scalars
+from ccmcl.kinds import Composite, Encoded, Remembered, count_of, nbytes, scalars
+from ccmcl.memory import Memory
 from ccmcl.progress import duration
 from ccmcl.store import RunFolder
 

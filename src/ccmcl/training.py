@@ -10,9 +10,10 @@ from jaxtyping import Bool
 from torch import Generator, Tensor
 
 from ccmcl.engine import Classify, Judge
+from ccmcl.kinds import count_of
 from ccmcl.learn import Distil, Shared, Trainer, at_once
 from ccmcl.loop import generator_for, placed
-from ccmcl.memory import Memory, count_of
+from ccmcl.memory import Memory
 from ccmcl.nets import Params, members_of, together
 from ccmcl.plan import Learner, Plan, set_apart
 from ccmcl.residual import ResNet
