@@ -116,12 +116,13 @@ class Features:
 
 @dataclass(frozen=True)
 class Draw:
-    """One update: memory → images → changed → features → distance, and what the trained network takes them for."""
+    """Where images should go: numbers → images → changed → features → distance, and what a network takes them for.
+
+    It is of the images that are drawn alone, and so compiled once, however many a class has.
+    """
 
     net: ConvNet
     form: Form
-    optimiser: str
-    rate: float
     judged: float
     distance: str
 
@@ -131,19 +132,15 @@ class Draw:
         trained: Params,
         real: Float[Tensor, "n f"],
         tensors: Params,
-        slots: Params,
         kept: Params,
-        only: Int64[Tensor, "m"],
         together: Float[Tensor, "m 12"],
         apart: Float[Tensor, "m 12"],
         label: Int64[Tensor, ""],
-        left: Float[Tensor, ""],
-        units: Params,
-    ) -> tuple[Params, Params, Float[Tensor, ""]]:
-        """Return the memory and its optimiser after the update, and the loss before it; so much of the rate is left."""
+    ) -> tuple[Params, Float[Tensor, ""]]:
+        """Return the gradient of the loss by the numbers, and the loss."""
 
         def loss(numbers: Params) -> Tensor:
-            images = self.form.images(numbers, only, kept)
+            images = self.form.images(numbers, kept)
             sizes = [self.net.filters(block) for block in range(self.net.blocks)]
             distance = DISTANCES[self.distance](real, Features(self.net, self.distance)(line, images, together), sizes)
             if not self.judged:
@@ -152,10 +149,30 @@ class Draw:
             return distance + self.judged * F.cross_entropy(taken, label.expand(len(taken)))
 
         gradients, value = torch.func.grad_and_value(loss)(tensors)
-        within = {name: tensor / units[name] for name, tensor in tensors.items()}
-        gradients = {name: gradient * units[name] for name, gradient in gradients.items()}
-        moved, slots = optimisers.update(self.optimiser, self.rate * left, within, gradients, slots)
-        return {name: tensor * units[name] for name, tensor in moved.items()}, slots, value
+        return gradients, value
+
+
+def drawn(form: Form, tensors: Params, only: Int64[Tensor, "m"]) -> tuple[Params, Params]:
+    """Take of a memory what some of its images are made of, and what that is rounded to."""
+    if "weights" not in tensors:
+        some = {name: tensor.index_select(0, only) for name, tensor in tensors.items()}
+        return some, form.rounded(some)
+
+    def mixing(named: Params) -> Params:
+        return named and {**named, "weights": named["weights"].index_select(1, only)}
+
+    return mixing(tensors), mixing(form.rounded(tensors))  # the weights of a component have one range
+
+
+def of_all(tensors: Params, gradients: Params, only: Int64[Tensor, "m"]) -> Params:
+    """Lay gradients of what was drawn out over the whole memory; the rest of it has none."""
+    whole = {}
+    for name, tensor in tensors.items():
+        if name == "components":
+            whole[name] = gradients[name]
+        else:
+            whole[name] = torch.zeros_like(tensor).index_copy(int(name == "weights"), only, gradients[name])
+    return whole
 
 
 @dataclass(frozen=True)
@@ -226,25 +243,19 @@ class Matcher:
         height, width = images.shape[-2:]
         both = changes(chance[:1], (height, width), self.mirrored)
         real = self.engine.features(Features(self.net, settings.distance), self.net, line, images, both)
-        rate = settings.rate * min(1.0, FEW / count_of(self.memory))
-        update = Draw(self.net, self.memory.form, settings.optimiser, rate, settings.judged, settings.distance)
         apart = changes(chance[1:], (height, width), self.mirrored)
-        tensors, slots, value = self.engine.run(
-            update,
+        gradients, value = self.engine.run(
+            Draw(self.net, self.memory.form, settings.judged, settings.distance),
             line,
             end,
             real,
-            tensors,
-            slots,
-            self.memory.form.rounded(tensors),
-            draws["images"][now],
+            *drawn(self.memory.form, tensors, draws["images"][now]),
             both.expand(len(apart), -1).contiguous(),
             apart,
             torch.full((), self.label, device=self.device),
-            torch.full((), fallen(done, self.total), device=self.device),
-            self.units,
         )
-        tensors = self._with_fixed(tensors)
+        gradients = of_all(tensors, gradients, draws["images"][now])
+        tensors, slots = self._moved(tensors, gradients, slots, fallen(done, self.total))
         return {
             "step": counter(done + 1),
             "generator": generator.get_state(),
@@ -254,6 +265,16 @@ class Matcher:
             **prefixed("forming", section(state, "forming")),
             **forming(done + 1, self.total, self.memory.form, tensors),
         }, value
+
+    def _moved(self, tensors: Params, gradients: Params, slots: Params, left: float) -> tuple[Params, Params]:
+        """Move numbers against their gradients, in units of how much each varies; so much of the rate is left."""
+        settings, units = self.settings, self.units
+        rate = settings.rate * min(1.0, FEW / count_of(self.memory))
+        within = {name: tensor / units[name] for name, tensor in tensors.items()}
+        gradients = {name: gradient * units[name] for name, gradient in gradients.items()}
+        falling = rate * torch.full((), left, device=self.device)
+        moved, slots = optimisers.update(settings.optimiser, falling, within, gradients, slots)
+        return self._with_fixed({name: tensor * units[name] for name, tensor in moved.items()}), slots
 
     @cached_property
     def _start(self) -> Params:
