@@ -25,6 +25,7 @@ from torch import Tensor
 from ccmcl.budget import MOST_DECODED
 from ccmcl.errors import InputError
 from ccmcl.forms import Form
+from ccmcl.frequencies import Frequencies
 from ccmcl.kinds import Composite, Encoded, Exemplars, Pixels, Remembered
 from ccmcl.memory import Memory
 from ccmcl.memory_file import FORMATS, load_memory, pack, save_memory, unpack
@@ -690,8 +691,62 @@ def test_pictures_that_decode_to_too_much_are_refused_before_they_are_decoded(mo
     tensors, about = pack(Memory({0: Encoded.of(torch.zeros(9, 3, 64, 64, dtype=torch.uint8), "webp", 80)}))
     monkeypatch.setattr("ccmcl.memory_file.MOST_DECODED", 9 * 3 * 64 * 64 - 1)
     monkeypatch.setattr("ccmcl.memory_file.MOST_GROWTH", 1)
-    monkeypatch.setattr("ccmcl.memory.decode", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr("ccmcl.kinds.decode", lambda *_: pytest.fail("decoded"))
     with pytest.raises(InputError):
+        unpack(tensors, about, "here")
+
+
+CODED = Pixels(
+    torch.randint(-40, 40, (6, 1, 1, 12), generator=torch.Generator().manual_seed(0), dtype=torch.int16),
+    targets=torch.rand(6, 3).half(),
+    form=Form(frequencies=Frequencies((1, 8, 8), 12), step=0.25),
+)
+
+
+def test_coded_images_come_back_as_they_were_saved(tmp_path: Path) -> None:
+    save_memory(Memory({1: CODED}), tmp_path / "m.safetensors")
+    again, _ = load_memory(tmp_path / "m.safetensors")
+    assert isinstance(again[1], Pixels)
+    assert torch.equal(again[1].pixels, CODED.pixels)
+    assert again[1].form == CODED.form
+    assert bits(again[1].tensors()) == bits(CODED.tensors())
+    payload = sum(tensor.nbytes for tensor in load_file(tmp_path / "m.safetensors").values())
+    assert payload == again.nbytes == Memory({1: CODED}).nbytes
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors, about: tensors.update({"0.count": tensors["0.count"] + 1}),
+        lambda tensors, about: tensors.update({"0.count": tensors["0.count"] * 0}),
+        lambda tensors, about: tensors.update({"0.count": -tensors["0.count"]}),
+        lambda tensors, about: tensors.update({"0.count": tensors["0.count"] * 0 + (1 << 30)}),
+        lambda tensors, about: tensors.update({"0.count": tensors["0.count"].expand(2)}),
+        lambda tensors, about: tensors.update({"0.count": tensors["0.count"][0]}),
+        lambda tensors, about: tensors.update({"0.code": tensors["0.code"][:-2]}),
+        lambda tensors, about: tensors.update({"0.code": tensors["0.code"][:0]}),
+        lambda tensors, about: tensors.update({"0.widths": tensors["0.widths"] + 64}),
+        lambda tensors, about: tensors.update({"0.widths": tensors["0.widths"][:1]}),
+        lambda tensors, about: tensors.update({"0.targets": tensors["0.targets"][:5]}),
+        lambda tensors, about: tensors.update({"0.pixels": torch.zeros(6, 1, 1, 12)}),
+        lambda tensors, about: tensors.pop("0.widths"),
+        lambda tensors, about: about["forms"][0].update(step=1e-9),
+        lambda tensors, about: about["forms"][0].update(step=-0.25),
+        lambda tensors, about: about["forms"][0].update(step="0.25"),
+        lambda tensors, about: about["forms"][0].update(step=float("nan")),
+        lambda tensors, about: about["forms"][0].update(frequencies=13),
+        lambda tensors, about: about["forms"][0].update(bits=8),
+        lambda tensors, about: about["forms"][0].pop("step"),
+        lambda tensors, about: (about["forms"][0].pop("frequencies"), about["forms"][0].pop("pictures")),
+        lambda tensors, about: about.update(kinds=["exemplars"]),
+        lambda tensors, about: about.update(kinds=["composite"]),
+    ],
+)
+def test_damaged_coded_images_are_refused(change: Callable[[Any, Any], Any]) -> None:
+    tensors, about = pack(Memory({0: CODED}))
+    unpack(dict(tensors), about, "here")
+    change(tensors, about)
+    with pytest.raises(InputError, match="here"):
         unpack(tensors, about, "here")
 
 

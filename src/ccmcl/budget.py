@@ -15,6 +15,8 @@ UNITS = {"b": 1, "kb": 1000, "mb": 1000**2, "kib": 1024, "mib": 1024**2}
 FLOAT_BYTES = 4
 LABEL_BYTES = 4
 """The label of a class is stored once, in four bytes."""
+COUNT_BYTES = 4
+"""So is the number of images that are coded together."""
 MOST_BYTES = 1 << 36
 """What the images of one class may take while they are learned."""
 SEEN_BYTES = 1 << 30

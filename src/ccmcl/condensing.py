@@ -19,17 +19,25 @@ from ccmcl.learn import STRONG, Shared, Trainer
 from ccmcl.loop import State, checked, generator_for, placed
 from ccmcl.memory import Memory
 from ccmcl.nets import outputs_of
-from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, made_room, others_than, set_apart
+from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, expected, made_room, others_than, set_apart, too_small
 from ccmcl.sources import Source, Turned, Varied, directions
 from ccmcl.stream import Experience
 from ccmcl.threads import limited
 from ccmcl.training import all_going_on, balanced
 from ccmcl.values import eight_bit, unit
 
+LOOKED_AT = 200
+"""Pictures of a class that show how many bytes one takes."""
+
 
 @limited(1)  # with more, what is remembered would be decoded to other last bits
 def leading(plan: Plan, learner: Learner, experience: Experience) -> dict[str, Trainer]:
     """Lay out the jobs that train the networks which show the way: some experts, or the very ones that learn."""
+    if plan.coded:  # before any work is lost if nothing fits
+        last = plan.known(len(set(learner.memory) | set(experience.classes)))
+        for label in experience.classes:
+            if not fitting_of(plan, AtHand(pixels := experience.of_class(label), len(pixels)), last):
+                raise too_small(plan)
     if plan.own_course:
         return all_going_on(plan, learner, experience)
     return experts(plan, learner, experience)
@@ -93,7 +101,8 @@ def condensers(
     """
     before = made_room(plan, learner, experience, method).memory
     outputs = plan.outputs(max([*before, *experience.classes]) + 1)
-    count = COUNTS[method](plan, plan.sharing(len(set(before) | set(experience.classes))))
+    classes = plan.sharing(len(set(before) | set(experience.classes)))
+    count = COUNTS[method](plan, classes)
     images_before = (before.images() if before else torch.empty(0, *plan.net.shape)).to(plan.device)
     labels_before = (before.labels() if before else torch.empty(0, dtype=torch.int64)).to(plan.device)
     jobs: dict[str, Condenser | Matcher] = {}
@@ -104,7 +113,8 @@ def condensers(
         others = slice(None) if label not in before else labels_before != label
         generator = generator_for(plan.seed, "condense", experience.index, label)
         hand = at_hand(plan, before, experience, label)
-        pixels, start = hand.pixels, starting(plan, method, count, hand, generator)
+        some = min(count, fitting_of(plan, hand, classes)) if plan.coded else count
+        pixels, start = hand.pixels, starting(plan, method, some, hand, generator)
         if plan.objective == "distribution" and trained is not None:
             jobs[name] = Matcher(
                 plan.expert,
@@ -179,6 +189,15 @@ def at_hand(plan: Plan, memory: Memory, experience: Experience, label: int) -> A
         away.setdefault(image.tobytes(), place)
     places = torch.tensor([*away.values(), *range(apart, len(images))], dtype=torch.int64)
     return AtHand(torch.cat([pixels, images[places]]), len(pixels), len(away), kept, places)
+
+
+def fitting_of(plan: Plan, hand: AtHand, classes: int) -> int:
+    """Say how many of the pictures at hand a class has room for once they are coded, by the look of some of them."""
+    form, every = plan.learned("condensation"), len(hand.pixels)
+    some = torch.arange(0, every, -(-every // LOOKED_AT))
+    like = formed(Pixels, {"pixels": hand.encoded(some, form, plan.small())}, form)
+    assert isinstance(like, Pixels)
+    return min(every, expected(plan, like, classes))
 
 
 def starting(plan: Plan, method: str, count: int, hand: AtHand, generator: Generator) -> Learned:

@@ -69,7 +69,7 @@ MOST_WHOLE = 1 << 128
 PLAIN_RATE = 0.02
 """Of a plain network by the strong recipe, and of a memory by gradients."""
 BY_EXPERTS = ("expert_steps", "expert_width", "turned")
-OF_FREQUENCIES = ("frequencies", "lens", "margin")
+OF_FREQUENCIES = ("frequencies", "lens", "margin", "step")
 BY_GRADIENT = ("outer", "inner", "matching", "training")
 POSITIVE = (
     "width",
@@ -129,7 +129,7 @@ class Experiment:
     reduction: int = setting("what is stored has 1/this of the resolution; images are enlarged from it", 1)
     frequencies: int | str = setting(
         "what is learned are so many of the lowest frequencies of a picture: a number, auto (one for six pixels inside "
-        "the margin; fewer where that would leave few images), or 0 for pixels",
+        "the margin, if coded for three; fewer where that would leave few images), or 0 for pixels",
         0,
     )
     lens: str = setting("networks see only these frequencies of any picture: yes or no", "no")
@@ -139,6 +139,11 @@ class Experiment:
         "0",
     )
     bits: int = setting("bits of a learned number: 32, 16 or 8", 32)
+    step: float = setting(
+        "learned frequencies are rounded to multiples of this, and coded in as few bits as they need: 0.01 to 10, or 0 "
+        "for the same bits for each",
+        0.0,
+    )
     squash: str = setting("mixtures go through a sigmoid: yes or no", "yes")
     start: str = setting(
         "learned images begin as noise, as real pictures, or as typical ones: noise, real or typical", "noise"
@@ -208,6 +213,10 @@ class Experiment:
             filled = {name: value for name, value in filled.items() if name not in OF_FREQUENCIES}
         elif given.get("frequencies"):
             filled.pop("reduction", None)
+        if "bits" in given:
+            filled.pop("step", None)
+        if {**filled, **given}.get("step"):  # numbers that are coded take what they need
+            filled.pop("bits", None)
         if given.get("labels") == "soft":  # a network that goes on has no use for them
             filled.pop("continued", None)
         if "experts" in filled and (given.get("experts") or {**filled, **given}.get("continued") != "yes"):
@@ -257,6 +266,14 @@ class Experiment:
                 raise InputError(f"The setting {name} must not be negative ({getattr(self, name)}).")
         if self.frequencies and self.reduction > 1:
             raise InputError("What is learned has fewer pixels (reduction) or some frequencies, not both.")
+        if not (self.step == 0 or 0.01 <= self.step <= 10):
+            raise InputError(f"The setting step must be 0, or from 0.01 to 10, not {self.step}.")
+        object.__setattr__(self, "step", float(self.step))
+        if self.step and (self.method != "condensation" or not self.frequencies or self.bits != 32):
+            raise InputError(
+                "Only frequencies of free images can be rounded to multiples of a step: give the method condensation, "
+                "frequencies, and no bits; or the step 0."
+            )
         if self.margin != "auto" and not re.fullmatch(r"\d{1,4}", self.margin):
             raise InputError(f"The setting margin must be auto or a number of pixels, not {self.margin!r}.")
         if self.margin.strip("0") and not self.frequencies:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Float16, Int64, UInt8
+from jaxtyping import Float, Float16, Int16, UInt8
 from torch import Tensor
 
 from ccmcl.budget import BITS
+from ccmcl.coding import FURTHEST
 from ccmcl.errors import InputError
 from ccmcl.frequencies import Frequencies
 
@@ -23,6 +24,8 @@ MOST_WEIGHTS = 1 << 26
 """Numbers of a matrix that enlarges lines of pixels; it has those of both sides in its own."""
 SMALLEST_STEP = 2.0**-20
 """Components that hardly vary still have levels to round to."""
+FINEST, COARSEST = 2.0**-10, 2.0**4
+"""What numbers may be rounded to multiples of, where they are."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Form:
 
     ``size`` is the height and width of the images where they are stored smaller; ``squash`` sends the mixtures through
     a sigmoid; ``bits`` is what a number is stored in: 32, 16, or 8 with a range of its own for each component. With
-    ``frequencies`` the numbers are these and no pixels.
+    ``frequencies`` the numbers are these and no pixels. With a ``step`` numbers are whole multiples of it, which a file
+    has in as few bits as they need.
 
     >>> form = Form(size=(8, 8), bits=8)
     >>> numbers = {"components": torch.rand(2, 1, 4, 4), "weights": torch.rand(2, 3)}
@@ -45,31 +49,28 @@ class Form:
     squash: bool = False
     bits: int = 32
     frequencies: Frequencies | None = None
+    step: float = 0.0
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
             raise InputError(f"Numbers are stored in 8, 16 or 32 bits, not in {self.bits}.")
+        if not (self.step == 0 or FINEST <= self.step <= COARSEST):
+            raise InputError(f"Numbers are rounded to multiples of {FINEST:g} to {COARSEST:g}, not of {self.step:g}.")
 
-    def images(
-        self, numbers: Tensors, only: Int64[Tensor, "m"] | None = None, kept: Tensors | None = None
-    ) -> Float[Tensor, "q c h w"]:
+    def images(self, numbers: Tensors, kept: Tensors | None = None) -> Float[Tensor, "q c h w"]:
         """Make images of numbers being learned, as they will be once stored; the gradient passes the rounding.
 
-        ``only`` some of them are made, if it is said which. ``kept`` are the numbers as ``rounded`` gives them:
-        compiled code must be handed these, because a compiler takes a cast to fewer bits and back for nothing.
+        ``kept`` are the numbers as ``rounded`` gives them: compiled code must be handed these, because a compiler
+        takes a cast to fewer bits and back for nothing.
         """
         kept = self.rounded(numbers) if kept is None else kept
         numbers = {name: kept[name] + (x - x.detach()) if name in kept else x for name, x in numbers.items()}
-        if only is not None and "weights" in numbers:
-            numbers = {**numbers, "weights": numbers["weights"].index_select(1, only)}
-        elif only is not None:
-            numbers = {"pixels": numbers["pixels"].index_select(0, only)}
         return self.decoded(numbers)
 
     @torch.no_grad()
     def rounded(self, numbers: Tensors) -> Tensors:
         """Round numbers as storing them would; nothing where they are stored as they are."""
-        return {} if self.bits == 32 else self.loaded(self.stored(numbers))
+        return {} if self.bits == 32 and not self.step else self.loaded(self.stored(numbers))
 
     def decoded(self, numbers: Tensors) -> Float[Tensor, "*k q c h w"]:
         """Make images of numbers as they are, of one class or of several at once."""
@@ -102,6 +103,8 @@ class Form:
 
     def stored(self, numbers: Tensors) -> Tensors:
         """Round numbers to what is stored of them."""
+        if self.step:
+            return {name: multiples(tensor, self.step) for name, tensor in numbers.items()}
         if self.bits == 32:
             return numbers
         if self.bits == 16:
@@ -115,6 +118,8 @@ class Form:
     def loaded(self, stored: Tensors) -> Tensors:
         """Undo ``stored``, but for what the rounding took."""
         dtype = torch.float32
+        if self.step:
+            return {name: tensor.to(dtype) * self.step for name, tensor in stored.items()}
         if self.bits == 16:
             return {name: tensor.to(dtype) for name, tensor in stored.items()}
         if self.bits == 32:
@@ -153,6 +158,15 @@ def between(small: int, large: int, like: Tensor) -> Float[Tensor, "large small"
         0, small - 1
     )
     return (1 - (places[:, None] - torch.arange(small, device=like.device, dtype=like.dtype)).abs()).clamp(min=0)
+
+
+def multiples(numbers: Float[Tensor, "p *n"], step: float) -> Int16[Tensor, "p *n"]:
+    """Round numbers to whole multiples of a step, and say which.
+
+    >>> multiples(torch.tensor([[-0.31, 0.1, 1e9]]), 0.2)
+    tensor([[   -2,     0, 32767]], dtype=torch.int16)
+    """
+    return (numbers / step).round().clamp(-FURTHEST, FURTHEST).to(torch.int16)
 
 
 def packed(numbers: Float[Tensor, "p *n"]) -> tuple[UInt8[Tensor, "p *n"], Float16[Tensor, "p 2"]]:

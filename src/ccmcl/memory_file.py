@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ccmcl.budget import FLOAT_BYTES, MOST_DECODED, MOST_GROWTH, seen_of
+from ccmcl.coding import decoded
 from ccmcl.errors import InputError
 from ccmcl.forms import Form, enlargeable
 from ccmcl.frequencies import Frequencies
@@ -73,6 +74,8 @@ def described(kept: Remembered) -> dict[str, object]:
         about["squash"] = form.squash
     if form.bits != usual.bits:
         about["bits"] = form.bits
+    if form.step:
+        about["step"] = form.step
     if isinstance(kept, Encoded):
         about["shape"] = list(kept.shape)
     return about
@@ -131,10 +134,10 @@ def _seen(kept: Remembered) -> int:
 
 def _check_size(memory: Memory, source: str) -> None:
     """Refuse what could be saved but not loaded again, and what no program of ours has saved."""
-    decoded = sum(FLOAT_BYTES * _seen(kept) * math.prod(picture_shape(kept)) for kept in memory.values())
-    if decoded > max(MOST_DECODED, MOST_GROWTH * memory.nbytes):
+    grown = sum(FLOAT_BYTES * _seen(kept) * math.prod(picture_shape(kept)) for kept in memory.values())
+    if grown > max(MOST_DECODED, MOST_GROWTH * memory.nbytes):
         raise InputError(
-            f"{source} would decode to {decoded / 2**30:.1f} GiB of images, more than {MOST_GROWTH} times its size."
+            f"{source} would decode to {grown / 2**30:.1f} GiB of images, more than {MOST_GROWTH} times its size."
         )
 
 
@@ -159,14 +162,28 @@ def _remembered(kind: object, tensors: dict[str, Tensor], about: object, source:
             for _ in kept.each():
                 pass
             return kept
+        if form.step:
+            return _uncoded(tensors, form)
         return KINDS[kind](**tensors, form=form)  # type: ignore[arg-type]
     except (TypeError, InputError) as error:
         raise wrong from error
 
 
+def _uncoded(tensors: dict[str, Tensor], form: Form) -> Pixels:
+    """Read images that are coded; how many, and of what, must be possible before anything is made of them."""
+    assert form.frequencies is not None
+    count, columns = int(tensors["count"]), form.frequencies.numbers
+    if count * math.prod(form.frequencies.shape) > max(MOST_DECODED, MOST_GROWTH * tensors["code"].nbytes):
+        raise InputError("It would decode to too much.")
+    numbers = decoded(tensors["code"], tensors["widths"], count, columns)
+    if "targets" in tensors and len(tensors["targets"]) != count:
+        raise InputError("There is not a label for each image.")
+    return Pixels(numbers.to(torch.int16)[:, None, None], targets=tensors.get("targets"), form=form)
+
+
 def _form(about: dict[str, Any], usual: Form) -> Form | None:
     """Read how images are made, or None where it cannot be."""
-    squash, bits = about.get("squash", usual.squash), about.get("bits", usual.bits)
+    squash, bits, step = about.get("squash", usual.squash), about.get("bits", usual.bits), about.get("step", 0.0)
     try:
         size = _sizes(about["size"], 2) if "size" in about else None
         frequencies = None
@@ -175,7 +192,8 @@ def _form(about: dict[str, Any], usual: Form) -> Form | None:
             margin = _sizes([about["margin"]], 1) if "margin" in about else (0,)
             frequencies = Frequencies(shape, count, *margin)
         fits = isinstance(squash, bool) and isinstance(bits, int) and (size is None or frequencies is None)
-        return Form(size, squash, bits, frequencies) if fits else None
+        fits = fits and isinstance(step, float) and (not step or frequencies is not None)
+        return Form(size, squash, bits, frequencies, step) if fits else None
     except InputError:
         return None
 
@@ -200,6 +218,10 @@ def _fitting(kind: str, tensors: dict[str, Tensor], form: Form) -> bool:
         Composite.kind: {"components": (stored, 4), "weights": (stored, 2)},
     }[kind]
     learned = kind in (Pixels.kind, Composite.kind)
+    if form.step:
+        types = {"code": (torch.uint8, 1), "widths": (torch.uint8, 1), "count": (torch.int32, 1)}
+        if kind != Pixels.kind or form.bits != 32 or form.frequencies is None:
+            return False
     if learned and form.bits == 8:
         types["scales"] = (torch.float16, 2)
     more = "targets" if learned else "logits"
@@ -225,6 +247,8 @@ def _fitting(kind: str, tensors: dict[str, Tensor], form: Form) -> bool:
         parts = 2 if kind == Composite.kind else 1
         if tensors["scales"].shape != (rows.get("components", rows.get("pixels")), 2 * parts):
             return False
+    if "count" in tensors:
+        return tensors["count"].shape == (1,)  # the rest is seen when it is read
     if "ends" in tensors:
         ends = tensors["ends"].tolist()
         if ends != sorted(set(ends)) or ends[0] < 1 or ends[-1] != rows["files"]:

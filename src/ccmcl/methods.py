@@ -153,7 +153,7 @@ def _condense_and_learn(plan: Plan, learner: Learner, experience: Experience, dr
     trained = courses(training, states, plan) if training else None
     jobs = condensers(plan, learner, experience, method, trained)
     room = made_room(plan, learner, experience, method)
-    memory = room.memory
+    memory, classes = room.memory, plan.sharing(len(set(room.memory) | set(experience.classes)))
     for name, state in drive(jobs).items():
         learned = jobs[name].finish(state)
         checked(learned.tensors(), "the memory (condense_rate)")
@@ -161,7 +161,7 @@ def _condense_and_learn(plan: Plan, learner: Learner, experience: Experience, dr
             learned = replace(
                 learned, targets=taken_for(plan, trained, learned, max([*memory, *experience.classes]) + 1)
             )
-        memory = memory.plus(jobs[name].label, learned)
+        memory = memory.plus(jobs[name].label, fitted(plan, learned, classes))
     if not plan.continued:
         replay = _replay(plan, memory, plan.recipe.batch)
         return Learner(memory, _learn(plan, experience, drive, max(memory) + 1, replay))

@@ -26,7 +26,7 @@ WITH_COMMAS = ("order", "per_experience")
 SECTIONS = {
     "The experiment": "dataset method budget preset seed",
     "The stream": "order per_experience holdout",
-    "The memory": "filled ratio reduction frequencies lens margin bits squash start labels codec quality",
+    "The memory": "filled ratio reduction frequencies lens margin bits step squash start labels codec quality",
     "How the memory is learned": "objective distance experts expert_steps expert_width turned updates judged "
     "outer inner matching training condense_batch condense_optimiser condense_rate",
     "The network and how it learns": "network width blocks widening networks precision continued recipe changes "

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Int64
 from torch import Generator, Tensor
 
-from ccmcl.budget import LABEL_BYTES, Budget, Layout, images_of
+from ccmcl.budget import COUNT_BYTES, LABEL_BYTES, TARGET_BYTES, Budget, Layout, images_of
+from ccmcl.coding import beside, bits_of
 from ccmcl.condense import Condensation
 from ccmcl.distribution import Distribution
 from ccmcl.encoding import LONGEST, MODES
@@ -17,7 +18,7 @@ from ccmcl.engine import Engine
 from ccmcl.errors import InputError
 from ccmcl.forms import Form
 from ccmcl.frequencies import Frequencies
-from ccmcl.kinds import Composite, Encoded, Pixels, Remembered, count_of
+from ccmcl.kinds import Composite, Encoded, Pixels, Remembered, count_of, nbytes
 from ccmcl.learn import Recipe
 from ccmcl.loop import CPU
 from ccmcl.memory import Memory
@@ -30,6 +31,10 @@ ONE_IN = 8
 """Of so many remembered images of a class, one is set apart where networks go on."""
 SMALLEST_FILE = 30
 """No picture is encoded in fewer bytes."""
+FEWEST_BITS = 0.25
+"""Of pictures that show anything, a coded number takes no fewer."""
+SPARE = 1.02
+"""So many times as many images are learned as seem to fit once they are coded; what does not fit is left out."""
 CHANNELS = tuple(MODES)
 """Of pictures that can be encoded."""
 
@@ -55,6 +60,8 @@ class Shape:
     quality: int = 75
     margin: int = 0
     """of the edge of pictures, so wide, no frequencies are kept"""
+    step: float = 0.0
+    """learned numbers are multiples of this, and coded in as few bits as they need"""
 
     def layout(self, targets: int) -> Layout:
         """Lay out what is counted, for labels of so many classes."""
@@ -95,6 +102,11 @@ class Plan:
         return self.continued and self.objective == "distribution" and not self.distribution.experts
 
     @property
+    def coded(self) -> bool:
+        """What is learned of a class takes as many bytes as it happens to need, of which only so many may be used."""
+        return bool(self.shape.step) and self.budget.in_bytes
+
+    @property
     def condensing(self) -> ConvNet:
         """What the networks are like whose gradients are matched: each image by itself, in a few blocks."""
         return ConvNet(**{field.name: getattr(self.net, field.name) for field in fields(ConvNet)})
@@ -120,7 +132,7 @@ class Plan:
         shape = self.shape
         frequencies = Frequencies(self.net.shape, shape.frequencies, shape.margin) if shape.frequencies else None
         size = None if frequencies else self.form().size
-        return Form(size, shape.squash and method == "composite", shape.bits, frequencies)
+        return Form(size, shape.squash and method == "composite", shape.bits, frequencies, shape.step)
 
     def outputs(self, seen: int) -> int:
         """The head of a condensing network: all classes of the stream, or tens of them while the end is open."""
@@ -164,8 +176,14 @@ def components(plan: Plan, classes: int) -> int:
 
 
 def free_images(plan: Plan, classes: int) -> int:
-    """Count the free images."""
-    return plan.budget.pixels(plan.net.shape, classes, plan.shape.layout(plan.known(classes)))
+    """Count the free images; of those that are coded, which differ in size, as many as could be at the very most."""
+    layout = plan.shape.layout(plan.known(classes))
+    if not plan.coded:
+        return plan.budget.pixels(plan.net.shape, classes, layout)
+    bits, room = FEWEST_BITS * layout.small(plan.net.shape), plan.budget.room(plan.net.shape, classes)
+    if 8 * (room - LABEL_BYTES - COUNT_BYTES) < bits:
+        raise too_small(plan)
+    return plan.budget.affordable(int(8 * room / bits), plan.net.shape, classes, lambda count: int(bits * count) // 8)
 
 
 def pictures(plan: Plan, classes: int, logits: int = 0) -> int:
@@ -181,7 +199,7 @@ def pictures(plan: Plan, classes: int, logits: int = 0) -> int:
         )
     room = plan.budget.room(plan.net.shape, classes)
     if room < SMALLEST_FILE + LABEL_BYTES:
-        raise InputError(f"A budget of {plan.budget} is smaller than one picture per class: give a larger one.")
+        raise too_small(plan)
     return plan.budget.affordable(room // SMALLEST_FILE, plan.net.shape, classes, lambda count: SMALLEST_FILE * count)
 
 
@@ -268,8 +286,28 @@ def fewer(plan: Plan, kept: Remembered, count: int) -> Remembered:
 
 
 def fitted(plan: Plan, kept: Remembered, classes: int) -> Remembered:
-    """Keep of encoded pictures, which differ in size, those that a class may have when so many share the budget."""
-    return kept.only(fitting(plan, kept, classes)) if isinstance(kept, Encoded) else kept
+    """Keep of what differs in size, files and coded images, what a class may have when so many share the budget."""
+    if isinstance(kept, Encoded):
+        return kept.only(fitting(plan, kept, classes))
+    if not plan.coded or not isinstance(kept, Pixels):
+        return kept
+    room, count = plan.budget.room(plan.net.shape, classes), count_of(kept)
+    if nbytes(kept) > room:
+        count = kept.within(room)
+    while count and nbytes(some := fewer(plan, kept, count)) > room:
+        count -= max(1, count * (nbytes(some) - room) // nbytes(some))
+    if not count:
+        raise too_small(plan)
+    return some
+
+
+def expected(plan: Plan, like: Pixels, classes: int) -> int:
+    """Say of how many images like these a class has room when so many share the budget; a few more than that."""
+    room = plan.budget.room(plan.net.shape, classes) - LABEL_BYTES - COUNT_BYTES
+    each = float(bits_of(like.pixels.flatten(1).int()).mean()) / 8
+    each += TARGET_BYTES * plan.known(classes) * plan.shape.soft
+    room -= beside(int(room / each) + 1, like.pixels[0].numel())
+    return int(SPARE * room / each)
 
 
 def lasting(plan: Plan, kept: Remembered) -> Remembered:
@@ -291,5 +329,10 @@ def fitting(plan: Plan, kept: Encoded, classes: int) -> Int64[Tensor, "n"]:
     else:
         places = kept.within(room, 1)
     if not len(places):
-        raise InputError(f"A budget of {plan.budget} is smaller than one picture per class: give a larger one.")
+        raise too_small(plan)
     return places
+
+
+def too_small(plan: Plan) -> InputError:
+    """Say that a budget does not do."""
+    return InputError(f"A budget of {plan.budget} is smaller than one picture per class: give a larger one.")
