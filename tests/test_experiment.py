@@ -47,6 +47,7 @@ OTHER: dict[str, Any] = {
     "ratio": 3.0,
     "reduction": 2,
     "bits": 8,
+    "step": 0.5,
     "squash": "no",
     "start": "real",
     "labels": "soft",
@@ -288,6 +289,7 @@ def test_what_is_given_goes_before_the_preset(preset: str) -> None:
     rest = {name: value for name, value in OTHER.items() if name not in ("preset", "dataset")}
     rest["reduction"] = 1  # fewer pixels or frequencies, not both
     rest["labels"] = "hard"  # soft labels, or a network that goes on
+    rest["step"] = 0.0  # only free images are coded
     assert Experiment.of(preset=preset, **rest).as_dict() == {**rest, "preset": preset, "dataset": "digits"}
 
 
@@ -297,7 +299,8 @@ def test_name_changes_with_every_field() -> None:
     names = {plain.name}
     for field, value in OTHER.items():
         assert getattr(plain, field) != value
-        needed: dict[str, Any] = {"frequencies": 31} if field in ("lens", "margin") else {}
+        needed: dict[str, Any] = {"frequencies": 31} if field in ("lens", "margin", "step") else {}
+        needed |= {"method": "condensation"} if field == "step" else {}
         changed = dataclasses.replace(plain, **{field: value}, **needed)
         assert changed.name not in names, field
         names.add(changed.name)
@@ -330,19 +333,48 @@ def test_name_is_the_same_however_settings_are_given(one: dict[str, Any], same: 
 
 
 @pytest.mark.parametrize(
-    ("given", "bits"),
+    ("given", "bits", "step"),
     [
-        ({"budget": "20"}, 32),
-        ({"budget": "2KiB"}, 8),
-        ({"budget": "2KiB/class", "preset": "best", "method": "composite"}, 8),
-        ({"budget": "2KiB", "method": "rehearsal"}, 32),  # has no learned numbers
-        ({"budget": "2KiB", "preset": "paper"}, 32),
-        ({"budget": "2KiB", "bits": 16}, 16),
+        ({"budget": "20"}, 32, 0),
+        ({"budget": "20", "step": 0.5}, 32, 0.5),
+        ({"budget": "2KiB"}, 32, 0.2),
+        ({"budget": "2KiB", "step": 1}, 32, 1),
+        ({"budget": "2KiB", "step": 0}, 8, 0),
+        ({"budget": "2KiB", "reduction": 2}, 8, 0),
+        ({"budget": "2KiB", "frequencies": 0}, 8, 0),
+        ({"budget": "2KiB/class", "preset": "best", "method": "composite"}, 8, 0),
+        ({"budget": "2KiB", "shape": (3, 2000, 2000)}, 8, 0),
+        ({"budget": "2KiB", "method": "rehearsal"}, 32, 0),  # has no learned numbers
+        ({"budget": "2KiB", "preset": "paper"}, 32, 0),
+        ({"budget": "2KiB", "bits": 16}, 16, 0),
     ],
     ids=str,
 )
-def test_learned_numbers_take_one_byte_where_bytes_are_counted(given: dict[str, Any], bits: int) -> None:
-    assert Experiment.of(**given).bits == bits
+def test_learned_numbers_are_coded_or_take_one_byte_where_bytes_are_counted(
+    given: dict[str, Any], bits: int, step: float
+) -> None:
+    made = Experiment.of(**given)
+    assert (made.bits, made.step) == (bits, step)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"step": 0.1, "method": "composite"},
+        {"step": 0.1, "method": "rehearsal"},
+        {"step": 0.1, "frequencies": 0},
+        {"step": 0.1, "reduction": 2},
+        {"step": 0.1, "bits": 8},
+        {"step": 0.001},
+        {"step": -1},
+        {"step": 11},
+        {"step": float("nan")},
+    ],
+    ids=str,
+)
+def test_a_step_that_means_nothing_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"step"):
+        Experiment.of(dataset="mnist", **given)
 
 
 @given(st.text(max_size=60))

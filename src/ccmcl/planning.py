@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ccmcl.budget import Budget, Layout
+from ccmcl.budget import TARGET_BYTES, Budget, Layout
 from ccmcl.condense import Condensation
 from ccmcl.distribution import Distribution
 from ccmcl.errors import InputError
@@ -18,7 +18,7 @@ from ccmcl.frequencies import Frequencies, quiet_edge
 from ccmcl.learn import RECIPES, Recipe, Style
 from ccmcl.nets import ConvNet
 from ccmcl.plan import SPARE_OUTPUTS, Plan, Shape
-from ccmcl.presets import FEW_IMAGES, FEWEST_FREQUENCIES, MOST_FREQUENCIES, frequencies
+from ccmcl.presets import CODED_BITS, FEW_IMAGES, FEWEST_FREQUENCIES, MOST_CODED, frequencies
 from ccmcl.residual import ResNet
 
 WARM = 0.1
@@ -87,6 +87,7 @@ def plan_of(
             experiment.codec,
             experiment.quality,
             margin,
+            experiment.step,
         ),
         objective=experiment.objective,
         distribution=Distribution(
@@ -134,17 +135,19 @@ def frequencies_of(experiment: Experiment, shape: tuple[int, int, int], margin: 
     """
     if not isinstance(experiment.frequencies, str):
         return experiment.frequencies
-    (channels, height, width), budget = shape, Budget.parse(experiment.budget)
+    (channels, height, width), budget, coded = shape, Budget.parse(experiment.budget), bool(experiment.step)
 
     def needed(count: int) -> int:
         targets = classes if experiment.labels == "soft" else 0
         layout = Layout(bits=experiment.bits, frequencies=count, targets=targets)
+        if coded and budget.in_bytes:
+            return FEW_IMAGES * (CODED_BITS * layout.small(shape) // 8 + TARGET_BYTES * targets)
         measure = layout.size if budget.in_bytes else layout.numbers
         return measure(FEW_IMAGES, layout.small(shape), FEW_IMAGES, 1)
 
-    affordable = bisect_right(range(1, MOST_FREQUENCIES + 1), budget.room(shape, classes), key=needed)
+    affordable = bisect_right(range(1, MOST_CODED + 1), budget.room(shape, classes), key=needed)
     inside = max(1, height - 2 * margin), max(1, width - 2 * margin)
-    suitable = frequencies((channels, *inside), affordable)
+    suitable = frequencies((channels, *inside), affordable, coded)
     if not suitable:
         raise InputError(
             f"Pictures of {height}×{width} pixels are too large for frequencies auto: give a number, or a reduction."

@@ -6,9 +6,14 @@ from typing import Any
 
 from ccmcl.catalogue import CONTINUED
 
-FEWEST_FREQUENCIES, MOST_FREQUENCIES = 32, 256
-KEPT = 6
-"""Of so many pixels, one frequency is kept; of twice as many, where a class would have few images otherwise."""
+FEWEST_FREQUENCIES, MOST_FREQUENCIES, MOST_CODED = 32, 256, 512
+KEPT, KEPT_CODED = 6, 3
+"""Of so many pixels, one frequency is kept; of twelve, where a class would have few images otherwise. Coded ones are
+cheap: those that are small take next to nothing."""
+STEP = 0.2
+"""What coded frequencies are multiples of, where pixels are from 0 to 1."""
+CODED_BITS = 3
+"""What a coded frequency is taken to need before any picture is seen."""
 FEW_IMAGES = 24
 LARGEST_BASIS = 1 << 22
 """numbers that frequencies, laid out as pictures, may take in all"""
@@ -42,8 +47,9 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     and networks see no others. The network goes on from experience to experience, with new pictures beside the memory
     (that of rehearsal and joint training too), and what it sees in pictures while it learns them is what their memory
     is made to show. A memory has all of its room from the start, and makes room as classes come. Where bytes are
-    counted, not numbers, a number takes one. Pictures in colour are changed in several ways at once; of grey ones, too
-    little would be left to tell them by. Beside a memory of pictures too large for frequencies a network begins anew.
+    counted, not numbers, free images are coded, and a number of another shape takes one. Pictures in colour are changed
+    in several ways at once; of grey ones, too little would be left to tell them by. Beside a memory of pictures too
+    large for frequencies a network begins anew.
     """
     learner = {
         **paper(shape),
@@ -66,6 +72,8 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     # A network that goes on would know what is stored smaller by its being blurred, and take all that is sharp for new.
     smaller = {"reduction": -(-max(shape[1:]) // SMALL_SIDE), "continued": "no"}
     stored = waves if frequencies(shape) else smaller
+    if in_bytes and method != "composite" and stored is waves:
+        stored = {**waves, "step": STEP}
     return learner | {
         "method": "condensation",
         **stored,
@@ -97,25 +105,28 @@ def fast(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     )
 
 
-def frequencies(shape: tuple[int, int, int], affordable: int = 0) -> int:
+def frequencies(shape: tuple[int, int, int], affordable: int = 0, coded: bool = False) -> int:
     """Choose how many frequencies are kept of pictures of a shape, where ``FEW_IMAGES`` of a class could have so many.
 
-    For every six pixels it is one, and a quarter as many of each difference between channels; down to half of that
-    where a class would have few images otherwise: then another image is worth more than what is finer in each. Of
-    pictures that are too large for it, none.
+    For every six pixels it is one (of three, if they are coded), and a quarter as many of each difference between
+    channels; down to one of twelve where a class would have few images otherwise: then another image is worth more
+    than what is finer in each. Of pictures that are too large for it, none.
 
     >>> [frequencies((1, 28, 28), affordable) for affordable in (32, 65, 98, 130, 326)]
     [65, 65, 98, 130, 130]
     >>> [frequencies(shape, 1000) for shape in ((3, 32, 32), (1, 8, 8), (3, 64, 64), (3, 224, 224))]
     [170, 32, 170, 0]
+    >>> [frequencies(shape, 1000, coded=True) for shape in ((3, 32, 32), (1, 8, 8), (3, 64, 64), (3, 224, 224))]
+    [341, 32, 170, 0]
     """
     channels, height, width = shape
     pixels = height * width
     most = LARGEST_BASIS // (2 * channels * pixels)
     if most < FEWEST_FREQUENCIES:
         return 0
-    wanted = max(pixels // (2 * KEPT), min(affordable, pixels // KEPT))
-    return min(pixels, max(FEWEST_FREQUENCIES, wanted), MOST_FREQUENCIES, most)
+    finest, limit = (KEPT_CODED, MOST_CODED) if coded else (KEPT, MOST_FREQUENCIES)
+    wanted = max(pixels // (2 * KEPT), min(affordable, pixels // finest))
+    return min(pixels, max(FEWEST_FREQUENCIES, wanted), limit, most)
 
 
 EXPERTS = {
