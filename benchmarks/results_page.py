@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from ccmcl.budget import Budget
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 from ccmcl.figures import COLOURS, INK, MARKS, STYLE, bytes_of, drawn, frontier, seconds_of, short
@@ -144,11 +145,12 @@ def changed(one: Experiment) -> str:
 
 
 def choices(rows: list[Row]) -> list[str]:
-    """Set what each choice comes to beside the preset itself, a data set beside the other, by the first of them."""
-    found: dict[str, dict[str, Row]] = {}
+    """Set what each choice comes to beside the preset itself, a data set and budget beside the other, by the first."""
+    found: dict[str, dict[tuple[str, str], Row]] = {}
     for row in rows:
-        found.setdefault(changed(row.experiment), {})[row.experiment.dataset] = row
-    sets = [name for name in BY_INTEREST if any(name in group for group in found.values())]
+        found.setdefault(changed(row.experiment), {})[row.experiment.dataset, row.experiment.budget] = row
+    every = {key for group in found.values() for key in group}
+    sets = sorted(every, key=lambda key: (BY_INTEREST.index(key[0]), Budget.parse(key[1]).amount))
     body = []
     for said, group in found.items():
         cells = [said or "the preset"]
@@ -158,8 +160,17 @@ def choices(rows: list[Row]) -> list[str]:
             cells += ["", "", ""] if row is None else [row.accuracy.percent(), points if said else "", time_of(row)]
         body.append((group.get(sets[0]), cells))
     body.sort(key=lambda line: (line[1][0] != "the preset", line[0] is None, -line[0].accuracy.mean if line[0] else 0))
-    head = ["", *(text for name in sets for text in (f"{TITLES[name]}, %", "points", "time"))]
+    named = (f"{TITLES[name]} {size_of(budget)}, %" for name, budget in sets)
+    head = ["", *(text for name in named for text in (name, "points", "time"))]
     return lines_of(head, [cells for _, cells in body], 1)
+
+
+def size_of(budget: str) -> str:
+    """Write a budget shortly."""
+    found = Budget.parse(budget)
+    if not found.in_bytes:
+        return budget
+    return f"{found.amount / 1024:.0f} KiB" if found.amount % 1024 == 0 else f"{found.amount / 1000:.0f} kB"
 
 
 def picture(rows: list[Row]) -> Figure:
@@ -199,7 +210,8 @@ def of_study(results: Path, study: str) -> list[Record]:
     records = list(read_runs(results / study)) if (results / study).is_dir() else []
     if study == "choices":
         sets = {(record.experiment.dataset, record.experiment.budget) for record in records}
-        others = of_study(results, "mixing")
+        others, own = of_study(results, "mixing"), {record.experiment.name for record in records}
+        others = [one for one in others if one.experiment.name not in own]
         records += [one for one in others if (one.experiment.dataset, one.experiment.budget) in sets]
     return records
 

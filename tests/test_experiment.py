@@ -277,7 +277,7 @@ def test_rates_go_with_what_they_are_for() -> None:
         assert plan.condensation.network_rate == pytest.approx(0.1 * share)
 
 
-@pytest.mark.parametrize("given", [{"labels": "soft"}, {"continued": "no"}], ids=str)
+@pytest.mark.parametrize("given", [{"labels": "soft"}, {"continued": "no"}, {"reduction": 2}], ids=str)
 def test_a_network_that_begins_anew_is_shown_the_way_by_experts(given: dict[str, Any]) -> None:
     assert Experiment.of(preset="fast").experts == 0
     assert Experiment.of(preset="fast", **given).experts == 2

@@ -35,6 +35,19 @@ def test_choices_have_what_the_study_of_mixing_measured_of_the_same_sets(tmp_pat
     finished(tmp_path / "mixing", 0.9, **settings)
     finished(tmp_path / "mixing", 0.7, **(settings | {"dataset": "fashion-mnist"}))
     assert {row.accuracy.mean for row in page.pictured(tmp_path)} == {0.8, 0.9}
+    finished(tmp_path / "choices", 0.85, **settings)  # measured again
+    assert {row.accuracy.mean for row in page.pictured(tmp_path)} == {0.8, 0.85}
+
+
+def test_budgets_of_one_set_stand_beside_each_other(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"dataset": "cifar10", "shape": (3, 32, 32), "holdout": 5000}
+    for budget, accuracy in (("1200KiB", 0.6), ("300KiB", 0.5), ("62720B", 0.4)):
+        finished(tmp_path, accuracy, budget=budget, **settings)
+        finished(tmp_path, accuracy - 0.1, budget=budget, bits=8, **settings)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.choices(table(read_runs(tmp_path)))]
+    assert lines[0][1::3] == ["CIFAR10 63 kB, %", "CIFAR10 300 KiB, %", "CIFAR10 1200 KiB, %"]
+    assert lines[2][:1] + lines[2][1::3] == ["the preset", "40.0", "50.0", "60.0"]
+    assert lines[3][:3] == ["bits 8", "30.0", "-10.0"]
 
 
 def test_first_table_has_seeds_together_and_leaves_open_what_was_not_measured(tmp_path: Path) -> None:
@@ -73,7 +86,7 @@ def test_choices_are_told_by_what_was_asked_for_and_set_beside_the_preset(tmp_pa
     finished(tmp_path, 0.52, method="rehearsal", recipe="paper", rate=0.01, **settings)
     finished(tmp_path, 0.90, dataset="mnist", shape=(1, 28, 28), holdout=5000, bits=8)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.choices(table(read_runs(tmp_path)))]
-    assert lines[0] == ["", "CIFAR10, %", "points", "time", "MNIST, %", "points", "time"]
+    assert lines[0] == ["", "CIFAR10 100, %", "points", "time", "MNIST 20, %", "points", "time"]
     assert [line[:3] for line in lines[2:]] == [
         ["the preset", "50.0", ""],
         ["method rehearsal, recipe paper, rate 0.01", "52.0", "+2.0"],

@@ -217,8 +217,8 @@ class Experiment:
             filled.pop("step", None)
         if {**filled, **given}.get("step"):  # numbers that are coded take what they need
             filled.pop("bits", None)
-        if given.get("labels") == "soft":  # a network that goes on has no use for them
-            filled.pop("continued", None)
+        if given.get("labels") == "soft" or given.get("reduction", 1) != 1:
+            filled.pop("continued", None)  # it has no use for them, and would know what is stored by its being blurred
         if "experts" in filled and (given.get("experts") or {**filled, **given}.get("continued") != "yes"):
             filled |= EXPERTS[preset]
         if given.get("network") == "plain" and preset != "paper":  # which learns more slowly
