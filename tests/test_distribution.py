@@ -190,6 +190,20 @@ def test_compiled_steps_give_the_same_memory(form: Form, updates: int) -> None:
     assert alike(plain, compiled, form, 1e-4)
 
 
+def test_images_are_matched_by_the_same_code_however_many_there_are() -> None:
+    graphs, net = Graphs(), replace(NET, max_blocks=1)
+    form = Form(frequencies=Frequencies((2, 8, 8), 11), step=1.0)
+    for count, rate in ((4, 0.02), (9, 0.03)):
+        settings = replace(SETTINGS, updates=2, distance="levels", rate=rate)
+        memory = memory_of("pixels", form, count)
+        job = matcher(memory, net=net, courses=networks(net), settings=settings, generator=seeded(4))
+        plain = section(drive({"job": job})["job"], "memory")
+        job = replace(job, engine=Engine(graphs=graphs), generator=seeded(4))
+        assert alike(plain, section(drive({"job": job})["job"], "memory"), WAVES, 1e-4)
+    assert not graphs.failed
+    assert len(graphs.used) == 2, "the features of real pictures, and where images should go"
+
+
 @pytest.mark.parametrize("bits", [8, 16])
 def test_compiled_code_sees_the_rounding_of_what_is_stored(bits: int) -> None:
     form = Form((8, 8), bits=bits)

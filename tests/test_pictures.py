@@ -236,6 +236,10 @@ def test_only_images_that_leave_the_interval_are_stretched() -> None:
         (Exemplars(plain(RED).pixels, form=Form((16, 16))), "1 stored picture of 8×8 pixels"),
         (formed(Pixels, {"pixels": torch.rand(2, 1, 4, 4)}, Form(bits=8)), "2 free images in 8 bits"),
         (
+            Pixels(torch.zeros(99, 1, 1, 8, dtype=torch.int16), form=Form(step=0.5)),
+            "99 free images coded, 0.0 bits a number",
+        ),
+        (
             formed(
                 Composite,
                 {"components": torch.rand(3, 1, 4, 6), "weights": torch.rand(3, 5)},

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ccmcl.bench import Result
 from ccmcl.errors import printable
-from ccmcl.kinds import Composite, Encoded, Remembered, count_of, nbytes, scalars
+from ccmcl.kinds import Composite, Encoded, Pixels, Remembered, count_of, nbytes, scalars
 from ccmcl.memory import Memory
 from ccmcl.progress import duration
 from ccmcl.store import RunFolder
@@ -98,6 +98,8 @@ def stored_shape(kept: Remembered) -> str:
     tensors = kept.tensors()
     stored = "" if kept.form.size is None or isinstance(kept, Encoded) else f" of {side_by_side(tensors)} pixels"
     bits = f" in {kept.form.bits} bits" if kept.form.bits < 32 else ""
+    if isinstance(kept, Pixels) and kept.form.step:
+        bits = f" coded, {8 * len(tensors['code']) / kept.pixels.numel():.1f} bits a number"
     beside = " with logits" if "logits" in tensors else " with soft labels" if "targets" in tensors else ""
     if isinstance(kept, Composite):
         components, images = kept.weights.shape
