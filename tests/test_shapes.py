@@ -116,6 +116,13 @@ def test_a_budget_too_small_for_one_coded_image_is_refused_before_any_work() -> 
             METHODS["condensation"].meet(replace(plan, budget=Budget.parse(budget)), Learner(Memory()), DIGITS[0], idle)  # type: ignore[arg-type]
 
 
+def test_a_coded_memory_that_ran_off_to_infinity_does_not_pass_for_one() -> None:
+    plan = replace(PLAN, shape=Shape(squash=False, start="real", frequencies=20, step=0.1))
+    plan = replace(plan, distribution=Distribution(1, 1, 3, 8, rate=1e300))
+    with pytest.raises(InputError, match="ran off to infinity"):
+        met(plan, "condensation", 1)
+
+
 @pytest.mark.parametrize("number", range(len(SHAPES)), ids=lambda n: "-".join(map(str, vars(SHAPES[n]).values())))
 @pytest.mark.parametrize("method", ["composite", "condensation"])
 def test_every_learned_shape_keeps_its_budget(method: str, number: int, tmp_path: Path) -> None:

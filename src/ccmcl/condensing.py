@@ -113,7 +113,7 @@ def condensers(
         others = slice(None) if label not in before else labels_before != label
         generator = generator_for(plan.seed, "condense", experience.index, label)
         hand = at_hand(plan, before, experience, label)
-        some = min(count, fitting_of(plan, hand, classes)) if plan.coded else count
+        some = max(1, min(count, fitting_of(plan, hand, classes))) if plan.coded else count
         pixels, start = hand.pixels, starting(plan, method, some, hand, generator)
         if plan.objective == "distribution" and trained is not None:
             jobs[name] = Matcher(

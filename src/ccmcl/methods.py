@@ -155,6 +155,7 @@ def _condense_and_learn(plan: Plan, learner: Learner, experience: Experience, dr
     room = made_room(plan, learner, experience, method)
     memory, classes = room.memory, plan.sharing(len(set(room.memory) | set(experience.classes)))
     for name, state in drive(jobs).items():
+        checked(section(state, "memory"), "the memory (condense_rate)")  # whole numbers are always numbers
         learned = jobs[name].finish(state)
         checked(learned.tensors(), "the memory (condense_rate)")
         if plan.shape.soft and trained is not None:

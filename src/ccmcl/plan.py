@@ -289,7 +289,7 @@ def fitted(plan: Plan, kept: Remembered, classes: int) -> Remembered:
     """Keep of what differs in size, files and coded images, what a class may have when so many share the budget."""
     if isinstance(kept, Encoded):
         return kept.only(fitting(plan, kept, classes))
-    if not plan.coded or not isinstance(kept, Pixels):
+    if not plan.coded or not isinstance(kept, Pixels) or not kept.form.step:
         return kept
     room, count = plan.budget.room(plan.net.shape, classes), count_of(kept)
     if nbytes(kept) > room:
