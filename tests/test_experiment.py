@@ -333,28 +333,32 @@ def test_name_is_the_same_however_settings_are_given(one: dict[str, Any], same: 
 
 
 @pytest.mark.parametrize(
-    ("given", "bits", "step"),
+    ("given", "bits", "step", "updates"),
     [
-        ({"budget": "20"}, 32, 0),
-        ({"budget": "20", "step": 0.5}, 32, 0.5),
-        ({"budget": "2KiB"}, 32, 0.2),
-        ({"budget": "2KiB", "step": 1}, 32, 1),
-        ({"budget": "2KiB", "step": 0}, 8, 0),
-        ({"budget": "2KiB", "reduction": 2}, 8, 0),
-        ({"budget": "2KiB", "frequencies": 0}, 8, 0),
-        ({"budget": "2KiB/class", "preset": "best", "method": "composite"}, 8, 0),
-        ({"budget": "2KiB", "shape": (3, 2000, 2000)}, 8, 0),
-        ({"budget": "2KiB", "method": "rehearsal"}, 32, 0),  # has no learned numbers
-        ({"budget": "2KiB", "preset": "paper"}, 32, 0),
-        ({"budget": "2KiB", "bits": 16}, 16, 0),
+        ({"budget": "20"}, 32, 0, 100),
+        ({"budget": "20", "step": 0.5}, 32, 0.5, 100),
+        ({"budget": "2KiB"}, 32, 0.2, 0),
+        ({"budget": "2KiB", "method": "condensation", "preset": "best"}, 32, 0.2, 0),
+        ({"budget": "2KiB", "frequencies": 40}, 32, 0.2, 0),
+        ({"budget": "2KiB", "step": 1}, 32, 1, 0),
+        ({"budget": "2KiB", "updates": 9}, 32, 0.2, 9),
+        ({"budget": "2KiB", "start": "noise"}, 32, 0.2, 100),  # which must become pictures
+        ({"budget": "2KiB", "step": 0}, 8, 0, 100),
+        ({"budget": "2KiB", "reduction": 2}, 8, 0, 100),
+        ({"budget": "2KiB", "frequencies": 0}, 8, 0, 100),
+        ({"budget": "2KiB/class", "preset": "best", "method": "composite"}, 8, 0, 200),
+        ({"budget": "2KiB", "shape": (3, 2000, 2000)}, 8, 0, 100),
+        ({"budget": "2KiB", "method": "rehearsal"}, 32, 0, 300),  # has no learned numbers
+        ({"budget": "2KiB", "preset": "paper"}, 32, 0, 300),
+        ({"budget": "2KiB", "bits": 16}, 16, 0, 100),
     ],
     ids=str,
 )
 def test_learned_numbers_are_coded_or_take_one_byte_where_bytes_are_counted(
-    given: dict[str, Any], bits: int, step: float
+    given: dict[str, Any], bits: int, step: float, updates: int
 ) -> None:
     made = Experiment.of(**given)
-    assert (made.bits, made.step) == (bits, step)
+    assert (made.bits, made.step, made.updates) == (bits, step, updates)
 
 
 @pytest.mark.parametrize(

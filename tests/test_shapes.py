@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 from ccmcl.budget import LABEL_BYTES, Budget, Layout, images_of
 from ccmcl.catalogue import STARTS
+from ccmcl.compute import Compute
 from ccmcl.condense import Condensation
 from ccmcl.condensing import as_pixels, pairs, typical
 from ccmcl.data import load
 from ccmcl.distribution import Distribution
 from ccmcl.errors import InputError
-from ccmcl.forms import Form, reduced
+from ccmcl.experiment import Experiment
+from ccmcl.forms import Form, multiples, reduced
 from ccmcl.frequencies import Frequencies
 from ccmcl.kinds import Composite, Encoded, Exemplars, Pixels, count_of, formed, nbytes, scalars
 from ccmcl.learn import RECIPES, Recipe, logits_of
@@ -29,6 +31,7 @@ from ccmcl.memory_file import load_memory, picture_shape, save_memory
 from ccmcl.methods import METHODS, check
 from ccmcl.nets import ConvNet
 from ccmcl.plan import Learner, Plan, Shape
+from ccmcl.running import run
 from ccmcl.stream import Experience, Stream
 
 PLAN = Plan(
@@ -114,6 +117,19 @@ def test_a_budget_too_small_for_one_coded_image_is_refused_before_any_work() -> 
     for budget in ("9B/class", "40B/class"):
         with pytest.raises(InputError, match="smaller than one picture"):
             METHODS["condensation"].meet(replace(plan, budget=Budget.parse(budget)), Learner(Memory()), DIGITS[0], idle)  # type: ignore[arg-type]
+
+
+def test_without_updates_a_memory_stays_what_it_started_as(tmp_path: Path) -> None:
+    experiment = Experiment.of(budget="9KiB", steps=2, width=4, per_experience="5", frequencies=40)
+    folder = run(experiment, tmp_path, compute=Compute(workers=1))
+    (memory, _), few = folder.memory(), Frequencies((1, 8, 8), 40)
+    data = load("digits").train
+    for label, kept in memory.items():
+        pictures = few.of(data.pixels[data.labels == label] / 255 - 0.5)
+        whole = multiples(pictures, experiment.step).flatten(1)
+        assert isinstance(kept, Pixels)
+        assert torch.cdist(kept.pixels.flatten(1).float(), whole.float()).amin(1).max() == 0
+    assert 0.9 * 9 * 1024 < memory.nbytes <= 9 * 1024
 
 
 def test_a_coded_memory_that_ran_off_to_infinity_does_not_pass_for_one() -> None:

@@ -30,7 +30,7 @@ from ccmcl.catalogue import (
     STARTS,
 )
 from ccmcl.errors import InputError, nearest
-from ccmcl.presets import EXPERTS, PRESETS
+from ccmcl.presets import CODED, EXPERTS, PRESETS
 
 FORMAT = 3
 """Changes when the same settings no longer mean the same result."""
@@ -69,7 +69,7 @@ MOST_WHOLE = 1 << 128
 PLAIN_RATE = 0.02
 """Of a plain network by the strong recipe, and of a memory by gradients."""
 BY_EXPERTS = ("expert_steps", "expert_width", "turned")
-OF_FREQUENCIES = ("frequencies", "lens", "margin", "step")
+OF_FREQUENCIES = ("frequencies", "lens", "margin")
 BY_GRADIENT = ("outer", "inner", "matching", "training")
 POSITIVE = (
     "width",
@@ -84,7 +84,6 @@ POSITIVE = (
     "batch",
     "reduction",
     "expert_steps",
-    "updates",
 )
 
 
@@ -161,7 +160,7 @@ class Experiment:
     expert_steps: int = setting("training steps of each such network", 200)
     expert_width: int = setting("filters of each of its convolutions; 0 for as many as the network has that learns", 0)
     turned: str = setting("these networks also tell in what direction a picture is turned: yes or no", "no")
-    updates: int = setting("updates of the memory of a class by features", 300)
+    updates: int = setting("updates of the memory of a class by features; 0 keeps what it starts as", 300)
     judged: float = setting("weight of the cross-entropy under a trained network, beside the features", 0.1)
     continued: str = setting(
         "the network goes on, sees as much of every class, new pictures beside the memory, and keeps to what it was: "
@@ -213,9 +212,11 @@ class Experiment:
             filled = {name: value for name, value in filled.items() if name not in OF_FREQUENCIES}
         elif given.get("frequencies"):
             filled.pop("reduction", None)
-        if "bits" in given:
-            filled.pop("step", None)
-        if {**filled, **given}.get("step"):  # numbers that are coded take what they need
+        wanted = {**filled, **given}
+        if budget.in_bytes and "bits" in filled and "bits" not in given and given.get("step", 1):
+            if wanted.get("method") == "condensation" and wanted.get("frequencies"):
+                filled |= CODED | ({"updates": filled["updates"]} if wanted["start"] == "noise" else {})
+        elif given.get("step"):  # numbers that are coded take what they need
             filled.pop("bits", None)
         if given.get("labels") == "soft" or given.get("reduction", 1) != 1:
             filled.pop("continued", None)  # it has no use for them, and would know what is stored by its being blurred
@@ -261,7 +262,7 @@ class Experiment:
             raise InputError(
                 f"The setting frequencies must be auto or a number that is not negative, not {self.frequencies!r}."
             )
-        for name in ("seed", "holdout", "training", "experts", "expert_width"):
+        for name in ("seed", "holdout", "training", "experts", "expert_width", "updates"):
             if getattr(self, name) < 0:
                 raise InputError(f"The setting {name} must not be negative ({getattr(self, name)}).")
         if self.frequencies and self.reduction > 1:

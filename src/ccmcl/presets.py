@@ -10,8 +10,10 @@ FEWEST_FREQUENCIES, MOST_FREQUENCIES, MOST_CODED = 32, 256, 512
 KEPT, KEPT_CODED = 6, 3
 """Of so many pixels, one frequency is kept; of twelve, where a class would have few images otherwise. Coded ones are
 cheap: those that are small take next to nothing."""
-STEP = 0.2
-"""What coded frequencies are multiples of, where pixels are from 0 to 1."""
+CODED = {"step": 0.2, "bits": 32, "updates": 0}
+"""What free images are by these presets where bytes are counted: frequencies that are coded, as multiples of so much
+(pixels are from 0 to 1), of real pictures that stay as they are. So many of them fit that learning takes more than it
+gives."""
 CODED_BITS = 3
 """What a coded frequency is taken to need before any picture is seen."""
 FEW_IMAGES = 24
@@ -47,9 +49,9 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     and networks see no others. The network goes on from experience to experience, with new pictures beside the memory
     (that of rehearsal and joint training too), and what it sees in pictures while it learns them is what their memory
     is made to show. A memory has all of its room from the start, and makes room as classes come. Where bytes are
-    counted, not numbers, free images are coded, and a number of another shape takes one. Pictures in colour are changed
-    in several ways at once; of grey ones, too little would be left to tell them by. Beside a memory of pictures too
-    large for frequencies a network begins anew.
+    counted, not numbers, a number takes one, or images are ``CODED``. Pictures in colour are changed in several ways at
+    once; of grey ones, too little would be left to tell them by. Beside a memory of pictures too large for frequencies
+    a network begins anew.
     """
     learner = {
         **paper(shape),
@@ -72,8 +74,6 @@ def best(shape: tuple[int, int, int], method: str | None = None, in_bytes: bool 
     # A network that goes on would know what is stored smaller by its being blurred, and take all that is sharp for new.
     smaller = {"reduction": -(-max(shape[1:]) // SMALL_SIDE), "continued": "no"}
     stored = waves if frequencies(shape) else smaller
-    if in_bytes and method != "composite" and stored is waves:
-        stored = {**waves, "step": STEP}
     return learner | {
         "method": "condensation",
         **stored,
