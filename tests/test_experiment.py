@@ -343,6 +343,7 @@ def test_name_is_the_same_however_settings_are_given(one: dict[str, Any], same: 
         ({"budget": "2KiB", "step": 1}, 32, 1, 0),
         ({"budget": "2KiB", "updates": 9}, 32, 0.2, 9),
         ({"budget": "2KiB", "start": "noise"}, 32, 0.2, 100),  # which must become pictures
+        ({"budget": "2KiB", "condense_rate": 0.1}, 32, 0.2, 100),  # which would mean nothing otherwise
         ({"budget": "2KiB", "step": 0}, 8, 0, 100),
         ({"budget": "2KiB", "reduction": 2}, 8, 0, 100),
         ({"budget": "2KiB", "frequencies": 0}, 8, 0, 100),

@@ -92,7 +92,7 @@ def test_coded_images_keep_their_budget_and_fill_it(number: int, filled: bool, t
         assert max(each) <= share
         assert sum(each) == memory.nbytes
         if shape.start == "real" and not shape.soft:
-            assert all(all_of_them or size > 0.9 * share - 30 for all_of_them, size in zip(whole, each, strict=True))
+            assert all(all_of_them or size > 0.97 * share - 30 for all_of_them, size in zip(whole, each, strict=True))
     save_memory(memory, tmp_path / "m.safetensors")
     again, _ = load_memory(tmp_path / "m.safetensors")
     assert torch.equal(again.images(), memory.images())
@@ -114,7 +114,7 @@ def test_a_budget_too_small_for_one_coded_image_is_refused_before_any_work() -> 
     def idle(jobs: object) -> object:
         raise AssertionError(f"{jobs} were begun")
 
-    for budget in ("9B/class", "40B/class"):
+    for budget in ("9B/class", "22B/class", "40B/class"):
         with pytest.raises(InputError, match="smaller than one picture"):
             METHODS["condensation"].meet(replace(plan, budget=Budget.parse(budget)), Learner(Memory()), DIGITS[0], idle)  # type: ignore[arg-type]
 

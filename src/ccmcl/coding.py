@@ -16,7 +16,7 @@ from ccmcl.errors import InputError
 PRECISION = 16
 """Shares of symbols are counted in units of 2⁻¹⁶, and as many bits go to the stream at a time."""
 WHOLE = 1 << PRECISION
-WIDEST = 63
+WIDEST = 47
 """There are so many widths beside the narrowest, three to an octave."""
 ESCAPE = 255
 """The symbol of what is too far from zero to have one: it is followed by the number itself."""
@@ -108,6 +108,8 @@ def decoded(
             found[begin + further] = (far & np.uint64(WHOLE - 1)).astype(np.int32) - WHOLE // 2
             x[further], place = _refilled(far >> np.uint64(PRECISION), words, place, wrong)
         state[: part.stop - begin] = x
+        if (np.abs(found[begin + further]) <= MIDDLE).any() or found[part].min() < -FURTHEST:
+            raise wrong
     if place != len(words) or (state != WHOLE).any():
         raise wrong
     return torch.from_numpy(found.reshape(columns, rows).T.copy())
@@ -191,7 +193,7 @@ def _shares(width: int) -> Iterator[int]:
     Of an exponential, half a step from zero, there is one part left of ``1 + 1 / wide``, in which ``wide`` grows by an
     octave from every third width to the next.
     """
-    wide = round(2.0 ** (width / 3 - 11) * WHOLE)
+    wide = round(2.0 ** (width / 3 - 5) * WHOLE)
     unit, sides = 1 << 40, list[int]()
     at = unit * wide // (WHOLE + wide)  # of both sides, beyond half a step
     for _ in range(MIDDLE):

@@ -19,7 +19,19 @@ from ccmcl.learn import STRONG, Shared, Trainer
 from ccmcl.loop import State, checked, generator_for, placed
 from ccmcl.memory import Memory
 from ccmcl.nets import outputs_of
-from ccmcl.plan import COUNTS, Learner, Plan, apart_of, chosen, expected, made_room, others_than, set_apart, too_small
+from ccmcl.plan import (
+    COUNTS,
+    SPARE,
+    Learner,
+    Plan,
+    apart_of,
+    chosen,
+    expected,
+    made_room,
+    others_than,
+    set_apart,
+    too_small,
+)
 from ccmcl.sources import Source, Turned, Varied, directions
 from ccmcl.stream import Experience
 from ccmcl.threads import limited
@@ -36,7 +48,8 @@ def leading(plan: Plan, learner: Learner, experience: Experience) -> dict[str, T
     if plan.coded:  # before any work is lost if nothing fits
         last = plan.known(len(set(learner.memory) | set(experience.classes)))
         for label in experience.classes:
-            if not fitting_of(plan, AtHand(pixels := experience.of_class(label), len(pixels)), last):
+            hand = AtHand(pixels := experience.of_class(label), len(pixels))
+            if expected(plan, looked_at(plan, hand), last) < 1:
                 raise too_small(plan)
     if plan.own_course:
         return all_going_on(plan, learner, experience)
@@ -113,7 +126,7 @@ def condensers(
         others = slice(None) if label not in before else labels_before != label
         generator = generator_for(plan.seed, "condense", experience.index, label)
         hand = at_hand(plan, before, experience, label)
-        some = max(1, min(count, fitting_of(plan, hand, classes))) if plan.coded else count
+        some = min(count, fitting_of(plan, hand, classes)) if plan.coded else count
         pixels, start = hand.pixels, starting(plan, method, some, hand, generator)
         if plan.objective == "distribution" and trained is not None:
             jobs[name] = Matcher(
@@ -192,12 +205,21 @@ def at_hand(plan: Plan, memory: Memory, experience: Experience, label: int) -> A
 
 
 def fitting_of(plan: Plan, hand: AtHand, classes: int) -> int:
-    """Say how many of the pictures at hand a class has room for once they are coded, by the look of some of them."""
+    """Say how many of the pictures at hand to begin with: a few more than a class has room for once they are coded."""
+    return max(1, min(len(hand.pixels), int(SPARE * expected(plan, looked_at(plan, hand), classes))))
+
+
+def looked_at(plan: Plan, hand: AtHand) -> Pixels:
+    """Code a few pictures, or what else a memory begins as, to see how many bytes one takes."""
     form, every = plan.learned("condensation"), len(hand.pixels)
-    some = torch.arange(0, every, -(-every // LOOKED_AT))
-    like = formed(Pixels, {"pixels": hand.encoded(some, form, plan.small())}, form)
+    if plan.shape.start == "noise" and form.frequencies is not None:
+        small = (1, 1, form.frequencies.numbers)
+        numbers = Pixels.draw(Generator().manual_seed(0), LOOKED_AT, small, torch.float32).pixels
+    else:
+        numbers = hand.encoded(torch.arange(0, every, -(-every // LOOKED_AT)), form, plan.small())
+    like = formed(Pixels, {"pixels": numbers}, form)
     assert isinstance(like, Pixels)
-    return min(every, expected(plan, like, classes))
+    return like
 
 
 def starting(plan: Plan, method: str, count: int, hand: AtHand, generator: Generator) -> Learned:

@@ -68,6 +68,8 @@ MOST_IMAGES = 1_000_000
 MOST_WHOLE = 1 << 128
 PLAIN_RATE = 0.02
 """Of a plain network by the strong recipe, and of a memory by gradients."""
+LEARNING = {"objective", "distance", "experts", "judged", "condense_batch", "condense_optimiser", "condense_rate"}
+"""Who gives one of these wants the memory to be learned."""
 BY_EXPERTS = ("expert_steps", "expert_width", "turned")
 OF_FREQUENCIES = ("frequencies", "lens", "margin")
 BY_GRADIENT = ("outer", "inner", "matching", "training")
@@ -215,7 +217,8 @@ class Experiment:
         wanted = {**filled, **given}
         if budget.in_bytes and "bits" in filled and "bits" not in given and given.get("step", 1):
             if wanted.get("method") == "condensation" and wanted.get("frequencies"):
-                filled |= CODED | ({"updates": filled["updates"]} if wanted["start"] == "noise" else {})
+                learned = wanted["start"] == "noise" or LEARNING & given.keys()
+                filled |= CODED | ({"updates": filled["updates"]} if learned else {})
         elif given.get("step"):  # numbers that are coded take what they need
             filled.pop("bits", None)
         if given.get("labels") == "soft" or given.get("reduction", 1) != 1:

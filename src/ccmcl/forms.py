@@ -54,6 +54,7 @@ class Form:
     def __post_init__(self) -> None:
         if self.bits not in BITS:
             raise InputError(f"Numbers are stored in 8, 16 or 32 bits, not in {self.bits}.")
+        object.__setattr__(self, "step", float(self.step))
         if not (self.step == 0 or FINEST <= self.step <= COARSEST):
             raise InputError(f"Numbers are rounded to multiples of {FINEST:g} to {COARSEST:g}, not of {self.step:g}.")
 

@@ -213,13 +213,15 @@ class Pixels:
 
     def within(self, room: int) -> int:
         """Say how many images, from the first, take about so many bytes, the label of the class among them."""
-        each = bits_of(self.pixels.flatten(1).int()) / 8
-        beside_it = sum(tensor[0].nbytes for tensor in (self.targets,) if tensor is not None)
-        used = LABEL_BYTES + COUNT_BYTES + beside(*self.pixels.flatten(1).shape) + (each + beside_it).cumsum(0)
-        return int((used <= room).sum())
+        numbers = self.pixels.flatten(1).int()
+        each = bits_of(numbers) / 8 + (0 if self.targets is None else self.targets[0].nbytes)
+        around = torch.tensor([beside(count, numbers.shape[1]) for count in range(1, len(numbers) + 1)])
+        return int((LABEL_BYTES + COUNT_BYTES + around + each.cumsum(0) <= room).sum())
 
     def shrunk(self, count: int, images: int = 0, apart: int = 0, was: int = 0) -> Pixels:  # noqa: ARG002
         """Keep ``count`` images."""
+        if count >= len(self.pixels):
+            return self
         places = remaining(len(self.pixels), count, apart, was)
         return Pixels(self.pixels[places], rows(self.scales, places), rows(self.targets, places), self.form)
 

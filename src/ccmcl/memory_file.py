@@ -173,12 +173,16 @@ def _uncoded(tensors: dict[str, Tensor], form: Form) -> Pixels:
     """Read images that are coded; how many, and of what, must be possible before anything is made of them."""
     assert form.frequencies is not None
     count, columns = int(tensors["count"]), form.frequencies.numbers
-    if count * math.prod(form.frequencies.shape) > max(MOST_DECODED, MOST_GROWTH * tensors["code"].nbytes):
+    if FLOAT_BYTES * count * math.prod(form.frequencies.shape) > max(
+        MOST_DECODED, MOST_GROWTH * tensors["code"].nbytes
+    ):
         raise InputError("It would decode to too much.")
     numbers = decoded(tensors["code"], tensors["widths"], count, columns)
     if "targets" in tensors and len(tensors["targets"]) != count:
         raise InputError("There is not a label for each image.")
-    return Pixels(numbers.to(torch.int16)[:, None, None], targets=tensors.get("targets"), form=form)
+    kept = Pixels(numbers.to(torch.int16)[:, None, None], targets=tensors.get("targets"), form=form)
+    vars(kept)["code"] = {name: tensors[name] for name in ("code", "widths", "count")}  # which it was read from
+    return kept
 
 
 def _form(about: dict[str, Any], usual: Form) -> Form | None:

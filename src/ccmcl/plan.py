@@ -291,23 +291,29 @@ def fitted(plan: Plan, kept: Remembered, classes: int) -> Remembered:
         return kept.only(fitting(plan, kept, classes))
     if not plan.coded or not isinstance(kept, Pixels) or not kept.form.step:
         return kept
-    room, count = plan.budget.room(plan.net.shape, classes), count_of(kept)
-    if nbytes(kept) > room:
-        count = kept.within(room)
-    while count and nbytes(some := fewer(plan, kept, count)) > room:
-        count -= max(1, count * (nbytes(some) - room) // nbytes(some))
-    if not count:
-        raise too_small(plan)
+    room, total = plan.budget.room(plan.net.shape, classes), count_of(kept)
+    if nbytes(kept) <= room:
+        return kept
+    count = max(1, kept.within(room))  # about so many
+    while nbytes(some := fewer(plan, kept, count)) > room:
+        if count == 1:
+            raise too_small(plan)
+        count = max(1, count - max(1, count * (nbytes(some) - room) // nbytes(some)))
+    while more := count * (room - nbytes(some)) // nbytes(some):
+        larger = fewer(plan, kept, min(total, count + more))
+        if nbytes(larger) > room:
+            break
+        some, count = larger, count_of(larger)
     return some
 
 
-def expected(plan: Plan, like: Pixels, classes: int) -> int:
-    """Say of how many images like these a class has room when so many share the budget; a few more than that."""
+def expected(plan: Plan, like: Pixels, classes: int) -> float:
+    """Say of how many images like these a class has room when so many share the budget."""
     room = plan.budget.room(plan.net.shape, classes) - LABEL_BYTES - COUNT_BYTES
     each = float(bits_of(like.pixels.flatten(1).int()).mean()) / 8
     each += TARGET_BYTES * plan.known(classes) * plan.shape.soft
     room -= beside(int(room / each) + 1, like.pixels[0].numel())
-    return int(SPARE * room / each)
+    return max(0.0, room / each)
 
 
 def lasting(plan: Plan, kept: Remembered) -> Remembered:
