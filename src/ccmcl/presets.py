@@ -12,8 +12,7 @@ KEPT, KEPT_CODED = 6, 3
 cheap: those that are small take next to nothing."""
 CODED = {"step": 0.2, "bits": 32, "updates": 0}
 """What free images are by these presets where bytes are counted: frequencies that are coded, as multiples of so much
-(pixels are from 0 to 1), of real pictures that stay as they are. So many of them fit that learning takes more than it
-gives."""
+(pixels are from 0 to 1), of real pictures that stay as they are. So many of them fit that learning adds nothing."""
 CODED_BITS = 3
 """What a coded frequency is taken to need before any picture is seen."""
 FEW_IMAGES = 24
