@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -40,6 +42,8 @@ BY_INTEREST = ("cifar10", "mnist", "svhn", "fashion-mnist")
 CHOSEN = ("choices", "bytes", "mixing")
 """Studies of what differs from a preset."""
 PICTURE = ROOT / "docs" / "choices.svg"
+SHOWN_POINTS = 12.0
+"""The picture shows what comes as near to the best."""
 BEYOND = ("fast", "fast-test", "fast-before", "best", "best-test", "best-before")
 """Studies by presets that are not the paper's: they are set beside its own method."""
 TITLES = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "svhn": "SVHN", "cifar10": "CIFAR10", "digits": "digits"}
@@ -134,6 +138,8 @@ def changed(one: Experiment) -> str:
     asked = {name: getattr(one, name) for name in ("dataset", "budget", "preset", "seed", "holdout")}
     preset = Experiment.of(**asked, method=one.method).as_dict()
     given = {"method": one.method} | {name: value for name, value in one.as_dict().items() if value != preset[name]}
+    made = Experiment.of(**asked, **given).as_dict()  # what is asked for may change what a preset fills in
+    given |= {name: value for name, value in one.as_dict().items() if value != made[name]}
     for name in reversed(list(given)):
         fewer = {other: value for other, value in given.items() if other != name}
         try:
@@ -189,10 +195,9 @@ def picture(rows: list[Row]) -> Figure:
                     axes.plot(place, height, MARKS[method], color=COLOURS[method], ms=5, alpha=0.8)
                 best = frontier(points)
                 axes.step(*zip(*best, strict=True), where="post", color=INK, lw=0.8, alpha=0.6, zorder=1)
-                for place in best:
-                    said = changed(own[points.index(place)].experiment) or "the preset"
-                    axes.annotate(said, place, xytext=(4, -9), textcoords="offset points", fontsize=7)
                 axes.set_xscale("log")
+                axes.set_ylim(best[-1][1] - SHOWN_POINTS, best[-1][1] + SHOWN_POINTS / 10)
+                named(axes, [(place, own[points.index(place)].experiment) for place in best])
                 axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
                 axes.xaxis.set_minor_formatter(NullFormatter())
                 axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -203,6 +208,20 @@ def picture(rows: list[Row]) -> Figure:
         marks = [Line2D([], [], ls="", marker=MARKS[method], color=COLOURS[method]) for method in used]
         figure.legend(marks, used, loc="outside lower left", ncols=len(used))
     return figure
+
+
+def named(axes: Axes, points: list[tuple[tuple[float, float], Experiment]]) -> None:
+    """Write names beside points, the highest first, on the side where there is room; not over one another."""
+    written: list[float] = []
+    low, high = axes.get_xlim()
+    for (place, height), one in reversed(points):
+        if any(abs(height - other) < SHOWN_POINTS / 25 for other in written):
+            continue
+        written.append(height)
+        left = math.log(place / low) > 0.5 * math.log(high / low)
+        said = f"{changed(one) or 'the preset'} ({size_of(one.budget)})"
+        where = {"xytext": (-6 if left else 6, -3), "ha": "right" if left else "left"}
+        axes.annotate(said, (place, height), textcoords="offset points", fontsize=7, **where)
 
 
 def of_study(results: Path, study: str) -> list[Record]:

@@ -25,6 +25,10 @@ def test_page_in_the_documentation_is_the_one_the_folders_make(name: str) -> Non
     assert (ROOT / "docs" / f"{name}.md").read_text("utf-8") == page.made(ROOT / "results", name)
 
 
+def test_picture_in_the_documentation_is_of_what_the_folders_hold() -> None:
+    assert page.mark_of(page.pictured(ROOT / "results")) in page.PICTURE.read_text("utf-8")
+
+
 def test_first_table_of_the_readme_is_the_one_the_folders_make() -> None:
     assert (ROOT / "README.md").read_text("utf-8") == page.introduced(ROOT / "results")
 
@@ -84,6 +88,7 @@ def test_choices_are_told_by_what_was_asked_for_and_set_beside_the_preset(tmp_pa
     finished(tmp_path, 0.50, **settings)
     finished(tmp_path, 0.45, network="plain", **settings)  # which has another rate, too
     finished(tmp_path, 0.52, method="rehearsal", recipe="paper", rate=0.01, **settings)
+    finished(tmp_path, 0.18, method="rehearsal", reduction=2, continued="yes", **settings)  # not by itself
     finished(tmp_path, 0.90, dataset="mnist", shape=(1, 28, 28), holdout=5000, bits=8)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.choices(table(read_runs(tmp_path)))]
     assert lines[0] == ["", "CIFAR10 100, %", "points", "time", "MNIST 20, %", "points", "time"]
@@ -91,6 +96,7 @@ def test_choices_are_told_by_what_was_asked_for_and_set_beside_the_preset(tmp_pa
         ["the preset", "50.0", ""],
         ["method rehearsal, recipe paper, rate 0.01", "52.0", "+2.0"],
         ["network plain", "45.0", "-5.0"],
+        ["method rehearsal, reduction 2, continued yes", "18.0", "-32.0"],
         ["bits 8", "", ""],
     ]
     assert lines[-1][4:6] == ["90.0", ""]  # nothing to be compared with
@@ -110,6 +116,6 @@ def test_picture_names_what_no_cheaper_run_reaches(tmp_path: Path) -> None:
     finished(tmp_path, 0.60, method="rehearsal", **settings)
     figure = page.picture(table(read_runs(tmp_path)))
     over_bytes, over_seconds = figure.axes
-    assert [text.get_text() for text in over_bytes.texts] == ["method rehearsal"]  # all have as many bytes here
+    assert [text.get_text() for text in over_bytes.texts] == ["method rehearsal (100)"]  # all have as many bytes here
     assert "network plain" not in [text.get_text() for text in over_seconds.texts][1:]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["condensation", "rehearsal"]
