@@ -237,7 +237,7 @@ def test_only_images_that_leave_the_interval_are_stretched() -> None:
         (formed(Pixels, {"pixels": torch.rand(2, 1, 4, 4)}, Form(bits=8)), "2 free images in 8 bits"),
         (
             Pixels(torch.zeros(99, 1, 1, 8, dtype=torch.int16), form=Form(step=0.5)),
-            "99 free images coded, 0.0 bits a number",
+            "99 free images coded, 0.1 bits a number",
         ),
         (
             formed(

@@ -29,7 +29,7 @@ ALIKE = 8
 MOST_LANES = 512
 """Symbols that are coded side by side."""
 OF_A_LANE = 1024
-"""Symbols that a lane has at least, if there is more than one: it costs two bytes."""
+"""Symbols that a lane has at least, if there is more than one: it costs about three bytes."""
 LANE_BYTES, WORD_BYTES = 4, 2
 
 Words = NDArray[np.uint64]
@@ -131,7 +131,7 @@ def beside(rows: int, columns: int) -> int:
     """Count the bytes that rows take beside their bits: of widths, and of the ends of lanes.
 
     >>> beside(600, 510)
-    360
+    1256
     """
     return -(-columns // ALIKE) + LANE_BYTES * lanes_of(rows * columns)
 
