@@ -66,7 +66,7 @@ def test_own_data_are_not_read_for_an_estimate() -> None:
 
 def test_a_run_that_cannot_be_takes_no_time_worth_telling() -> None:
     assert operations(Experiment.of(budget="80B")) == 0
-    assert Estimate().seconds(Experiment.of(budget="200B")) == START
+    assert Estimate().seconds(Experiment.of(budget="80B")) == START
 
 
 @pytest.mark.parametrize(
