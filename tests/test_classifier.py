@@ -649,6 +649,32 @@ def test_file_with_more_or_fewer_networks_than_it_says_is_a_sentence(tmp_path: P
         ContinualClassifier.load(tmp_path / "c")
 
 
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({"method": "condensation", "bits": 32}, {"bits": 8}),
+        ({"method": "condensation", "frequencies": 20}, {"frequencies": 10}),
+        ({"method": "condensation", "frequencies": 20}, {"step": 0.2}),
+        ({"method": "composite", "squash": "yes"}, {"squash": "no"}),
+        ({"method": "condensation", "reduction": 1}, {"reduction": 2}),
+        ({"method": "rehearsal", "reduction": 1}, {"reduction": 2}),
+        ({"method": "rehearsal", "codec": "raw"}, {"codec": "webp"}),
+        ({"method": "rehearsal", "codec": "jpeg"}, {"codec": "raw"}),
+    ],
+    ids=str,
+)
+def test_memory_that_is_not_stored_as_a_file_says_is_a_sentence(
+    tmp_path: Path, made: dict[str, Any], said: dict[str, Any]
+) -> None:
+    """Of another form it could take more than the budget that the file speaks of."""
+    tiny("4KiB", **made).partial_fit(*labelled(0, 1)).save(tmp_path / "c")
+    ContinualClassifier.load(tmp_path / "c")
+    tensors, about = read_tensors(tmp_path / "c")
+    write_tensors(tmp_path / "c", tensors, {**about, "settings": {**about["settings"], **said}})
+    with pytest.raises(InputError, match="damaged: its memory is not stored as its settings say"):
+        ContinualClassifier.load(tmp_path / "c")
+
+
 def test_classifier_that_has_learned_nothing_survives_a_file(tmp_path: Path) -> None:
     tiny(seed=3).save(tmp_path / "c")
     loaded = ContinualClassifier.load(tmp_path / "c")

@@ -28,10 +28,11 @@ from ccmcl.compute import Compute, device_of, settle
 from ccmcl.errors import InputError
 from ccmcl.experiment import Experiment
 from ccmcl.files import first_line
+from ccmcl.kinds import PLAIN, Encoded
 from ccmcl.learn import logits_of
 from ccmcl.loop import Job, State, prefixed, section, worth_telling
 from ccmcl.memory import Memory
-from ccmcl.memory_file import pack, picture_shape, unpack
+from ccmcl.memory_file import pack, picture_shape, stored_shape, unpack
 from ccmcl.methods import METHODS, check, plan_steps
 from ccmcl.nets import Params, together
 from ccmcl.plan import Learner, Plan
@@ -210,25 +211,16 @@ class ContinualClassifier:
             classifier._calls = calls = int(about["calls"])
             if len(set(labels)) < len(labels) or calls < 0 or len(labels) > (about["classes"] or len(labels)):
                 raise InputError("its labels and calls do not fit together")
-            method = METHODS[str(classifier._given["method"])]
-            soft = classifier._given.get("labels") == "soft" and method.condenses
-            for kept in memory.values():
-                beside = {name: tensor for name, tensor in kept.tensors().items() if name in ("logits", "targets")}
-                wanted = {"logits"} if method.logits else {"targets"} if soft else set()
-                wide = any(tensor.shape[1] > len(labels) for tensor in beside.values())
-                if kept.kind not in method.kinds or set(beside) != wanted or wide:
-                    raise InputError("its memory is not what its method stores")
             if about["shape"] is not None:
                 channels, height, width = map(int, about["shape"])
                 if min(channels, height, width) < 1:
                     raise InputError("its pictures have no pixels")
                 classifier._shape = (channels, height, width)
                 params = section(tensors, "params")
-                _check_params(classifier._plan(classifier._shape), params, len(classifier._labels))
+                plan = classifier._plan(classifier._shape)
+                _check_params(plan, params, len(labels))
+                _check_memory(plan, str(classifier._given["method"]), memory, len(labels))
                 classifier._learner = Learner(memory, params)
-                pictures = {picture_shape(kept) for kept in memory.values()}
-                if pictures - {classifier._shape} or any(label >= len(classifier._labels) for label in memory):
-                    raise InputError("the memory is of other pictures or classes")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path} is damaged: {first_line(error)}.") from error
         return classifier
@@ -287,6 +279,25 @@ class _Teller:
                     told = time.monotonic()
             states[name] = state
         return states
+
+
+def _check_memory(plan: Plan, name: str, memory: Memory, classes: int) -> None:
+    """Compare the memory in a file with what the settings would keep: only of that a budget knows what it takes."""
+    method, shape = METHODS[name], plan.net.shape
+    if any(picture_shape(kept) != shape for kept in memory.values()) or any(label >= classes for label in memory):
+        raise InputError("the memory is of other pictures or classes")
+    form = plan.learned(name) if method.condenses else plan.form() if not method.keeps_all else PLAIN
+    small = shape if method.keeps_all or form.frequencies else plan.small()
+    encoded = plan.shape.codec != "raw" and not method.condenses and not method.keeps_all
+    for kept in memory.values():
+        tensors = kept.tensors()
+        beside = {name: tensor for name, tensor in tensors.items() if name in ("logits", "targets")}
+        wanted = {"logits"} if method.logits else {"targets"} if plan.shape.soft and method.condenses else set()
+        wide = any(tensor.shape[1] > classes for tensor in beside.values())
+        if kept.kind not in method.kinds or set(beside) != wanted or wide:
+            raise InputError("its memory is not what its method stores")
+        if kept.form != form or isinstance(kept, Encoded) != encoded or stored_shape(kept) != small:
+            raise InputError("its memory is not stored as its settings say")
 
 
 def _check_params(plan: Plan, params: Params, classes: int) -> None:

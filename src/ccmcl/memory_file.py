@@ -119,13 +119,18 @@ def unpack(tensors: dict[str, Tensor], about: dict[str, Any], source: str) -> tu
 
 def picture_shape(kept: Remembered) -> tuple[int, int, int]:
     """Tell the channels, height and width of the images without making them."""
+    channels, height, width = stored_shape(kept)
+    return (channels, *(kept.form.size or (height, width)))
+
+
+def stored_shape(kept: Remembered) -> tuple[int, int, int]:
+    """Tell the channels, height and width of what is stored of an image: pixels, or those its frequencies are of."""
     if kept.form.frequencies is not None:
         return kept.form.frequencies.shape
     if isinstance(kept, Encoded):
-        channels, height, width = kept.shape
-    else:
-        channels, height, width = next(iter(kept.tensors().values())).shape[1:]
-    return (channels, *(kept.form.size or (height, width)))
+        return kept.shape
+    channels, height, width = next(iter(kept.tensors().values())).shape[1:]
+    return channels, height, width
 
 
 def _seen(kept: Remembered) -> int:
