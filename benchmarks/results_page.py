@@ -150,8 +150,11 @@ def changed(one: Experiment) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items())
 
 
-def choices(rows: list[Row]) -> list[str]:
-    """Set what each choice comes to beside the preset itself, a data set and budget beside the other, by the first."""
+def choices(rows: list[Row], costs: bool = True) -> list[str]:
+    """Set what each choice comes to beside the preset itself, a data set and budget beside the other, by the first.
+
+    Its points beside the preset, and its time, come with it, unless there are too many columns for these ``costs``.
+    """
     found: dict[str, dict[tuple[str, str], Row]] = {}
     for row in rows:
         found.setdefault(changed(row.experiment), {})[row.experiment.dataset, row.experiment.budget] = row
@@ -163,11 +166,13 @@ def choices(rows: list[Row]) -> list[str]:
         for name in sets:
             row, base = group.get(name), found.get("", {}).get(name)
             points = "" if row is None or base is None else f"{100 * (row.accuracy.mean - base.accuracy.mean):+.1f}"
-            cells += ["", "", ""] if row is None else [row.accuracy.percent(), points if said else "", time_of(row)]
-        body.append((group.get(sets[0]), cells))
-    body.sort(key=lambda line: (line[1][0] != "the preset", line[0] is None, -line[0].accuracy.mean if line[0] else 0))
+            shown = ["", "", ""] if row is None else [row.accuracy.percent(), points if said else "", time_of(row)]
+            cells += shown if costs else shown[:1]
+        first = next(place for place, name in enumerate(sets) if name in group)
+        body.append(((bool(said), first, -group[sets[first]].accuracy.mean), cells))
+    body.sort(key=lambda line: line[0])
     named = (f"{TITLES[name]} {size_of(budget)}, %" for name, budget in sets)
-    head = ["", *(text for name in named for text in (name, "points", "time"))]
+    head = ["", *(text for name in named for text in ((name, "points", "time") if costs else (name,)))]
     return lines_of(head, [cells for _, cells in body], 1)
 
 
@@ -258,7 +263,7 @@ def made(results: Path, page: str = "results") -> str:
         elif study == "frequencies":
             part = fineness(records)
         elif study in CHOSEN:
-            part = choices(table(records))
+            part = choices(table(records), costs=study != "bytes")
         else:
             part = beside_paper(table(records), "composite" if study in BEYOND else None)
         text = text.replace(f"<!-- {study} -->", "\n".join(part))
