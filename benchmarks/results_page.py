@@ -226,7 +226,8 @@ def named(axes: Axes, points: list[tuple[tuple[float, float], Experiment]]) -> N
         left = math.log(place / low) > 0.5 * math.log(high / low)
         said = f"{changed(one) or 'the preset'} ({size_of(one.budget)})"
         where = {"xytext": (-6 if left else 6, -3), "ha": "right" if left else "left"}
-        axes.annotate(said, (place, height), textcoords="offset points", fontsize=7, **where)
+        behind = {"fc": axes.get_facecolor(), "ec": "none", "pad": 0.6}
+        axes.annotate(said, (place, height), textcoords="offset points", fontsize=7, bbox=behind, zorder=1.5, **where)
 
 
 def of_study(results: Path, study: str) -> list[Record]:
