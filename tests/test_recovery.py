@@ -149,6 +149,7 @@ LONG = {
     "composite": ["--width=8", "--outer=1", "--inner=10", "--matching=3", "--steps=40"],
     "condensation": ["--width=8", "--outer=1", "--inner=6", "--matching=2", "--steps=25"],
     "best": ["--width=8", "--updates=15", "--steps=30", "--batch=32", "--bits=8"],
+    "coded": ["--width=8", "--budget=6KiB", "--steps=30", "--batch=32"],
     "anew": [
         *["--width=8", "--expert-width=4", "--experts=2", "--expert-steps=10", "--updates=15", "--steps=30"],
         *["--batch=32", "--bits=8", "--labels=soft"],
@@ -157,18 +158,22 @@ LONG = {
     "bic": ["--width=16", "--steps=50"],
     "joint": ["--width=16", "--steps=60"],
 }
+PRESET_BEST = ("best", "coded", "anew")
 
 
 @pytest.mark.parametrize(
     ("method", "wanted"),
-    [("composite", 20), ("condensation", 5), ("best", 10), ("anew", 5), ("rehearsal", 5), ("bic", 5), ("joint", 5)],
+    [
+        *[("composite", 20), ("condensation", 5), ("best", 10), ("coded", 3), ("anew", 5)],
+        *[("rehearsal", 5), ("bic", 5), ("joint", 5)],
+    ],
 )
 def test_killed_at_random_moments_and_resumed_equals_undisturbed(tmp_path: Path, method: str, wanted: int) -> None:
-    preset = ["--preset=best"] if method in ("best", "anew") else ["--preset=paper", f"--method={method}"]
+    preset = ["--preset=best"] if method in PRESET_BEST else ["--preset=paper", f"--method={method}"]
     settings = [*preset, *LONG[method]]
     begun = time.monotonic()
     expected = finish(tmp_path / "undisturbed", *settings)
-    learned = method in ("composite", "condensation", "best", "anew")
+    learned = method in ("composite", "condensation", *PRESET_BEST)
     absent = {"memory.safetensors"} if method == "joint" else set()
     assert set(expected) == set(OUTCOMES) - absent - (set() if learned else {"forming.safetensors"})
     stretch = 1.6 * (time.monotonic() - begun) / wanted  # so that the kills are spread over most of the run
