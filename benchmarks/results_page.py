@@ -3,12 +3,13 @@
     python benchmarks/results_page.py
 
 Each folder below results/ is a study: `published` (the smallest buffers beside the paper's figures), `fast` (the same
-by the preset of a few minutes, on held-out training images), `fast-test` (on the test set), `best` (by the preset of
-the highest accuracy, held out), `best-test` (on the test set), `fast-before` and `best-before` (as the presets were
-before), `optimiser` (which rule reproduces the paper, held out), `digits` (the embedded set), `choices` (one choice of
-a preset changed at a time, held out), `bytes` (methods at equal bytes, held out), `mixing` (free images or mixed
-components on every set, held out), `frequencies` (how fine an image is kept, held out), `apart` and `learner` (what was
-tried for networks that go on, held out; their tables are written by hand, since they are of several versions).
+by the preset of a few minutes, on held-out training images), `fast-test` (on the test set), `kilobytes` (likewise, with
+budgets of a few kilobytes), `best` (by the preset of the highest accuracy, held out), `best-test` (on the test set),
+`fast-before` and `best-before` (as the presets were before), `optimiser` (which rule reproduces the paper, held out),
+`digits` (the embedded set), `choices` (one choice of a preset changed at a time, held out), `bytes` (methods at equal
+bytes, held out), `mixing` (free images or mixed components on every set, held out), `frequencies` (how fine an image is
+kept, held out), `apart` and `learner` (what was tried for networks that go on, held out; their tables are written by
+hand, since they are of several versions).
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def beside_paper(rows: list[Row], against: str | None = None) -> list[str]:
             mean, std = cell
             off = 100 * row.accuracy.mean - mean
             paper, difference = f"{mean} ± {std}", f"{off:+.1f} ({off / std:+.1f} σ)"
-        name = f"{TITLES.get(one.dataset, one.dataset)} {one.budget}"
+        name = f"{TITLES.get(one.dataset, one.dataset)} {size_of(one.budget)}"
         outer = str(one.outer) if one.method in ("composite", "condensation") and one.objective == "gradient" else ""
         cells = [name, one.method, outer, str(row.n), row.accuracy.percent(), paper, difference]
         body.append([*cells, f"{100 * row.forgetting.mean:.1f}", f"{row.bytes:,}", time_of(row)])
