@@ -286,12 +286,11 @@ def _check_memory(plan: Plan, name: str, memory: Memory, classes: int) -> None:
     method, shape = METHODS[name], plan.net.shape
     if any(picture_shape(kept) != shape for kept in memory.values()) or any(label >= classes for label in memory):
         raise InputError("the memory is of other pictures or classes")
-    form = plan.learned(name) if method.condenses else plan.form() if not method.keeps_all else PLAIN
+    form = plan.learned(name) if method.condenses else PLAIN if method.keeps_all else plan.form()
     small = shape if method.keeps_all or form.frequencies else plan.small()
     encoded = plan.shape.codec != "raw" and not method.condenses and not method.keeps_all
     for kept in memory.values():
-        tensors = kept.tensors()
-        beside = {name: tensor for name, tensor in tensors.items() if name in ("logits", "targets")}
+        beside = {part: tensor for part, tensor in kept.tensors().items() if part in ("logits", "targets")}
         wanted = {"logits"} if method.logits else {"targets"} if plan.shape.soft and method.condenses else set()
         wide = any(tensor.shape[1] > classes for tensor in beside.values())
         if kept.kind not in method.kinds or set(beside) != wanted or wide:
